@@ -13,7 +13,7 @@ encoding have ``classic`` in their names. One thread at a time may use a reader 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -348,10 +348,17 @@ def put_string(out: bytearray, text: str | None, flexible: bool) -> None:
 def put_tag(writer: Writer, number: int, value: bytes) -> None:
     """Write the tagged fields at the end of a structure that has only one: ``value``, with the tag
     ``number``."""
-    writer.uvarint(1)
-    writer.uvarint(number)
-    writer.uvarint(len(value))
-    writer.buffer += value
+    put_tags(writer, {number: value})
+
+
+def put_tags(writer: Writer, fields: Mapping[int, bytes]) -> None:
+    """Write the tagged fields at the end of a structure: values by tag, in ascending order of the
+    tags."""
+    writer.uvarint(len(fields))
+    for number, value in fields.items():
+        writer.uvarint(number)
+        writer.uvarint(len(value))
+        writer.buffer += value
 
 
 def put_count(writer: Writer, count: int, flexible: bool) -> None:

@@ -26,11 +26,15 @@ SALT_BYTES = 16
 
 
 class Credential(NamedTuple):
-    """The public parameters of a user's SCRAM login with one mechanism: iterations and salt."""
+    """The public parameters of a user's SCRAM login with one mechanism: iterations and salt.
+
+    ``old_until_ms`` is the wall time (ms) at which the former password becomes invalid; 0 if the
+    last change of the password kept none."""
 
     mechanism: ScramMechanism
     iterations: int
     salt: bytes
+    old_until_ms: int = 0
 
 
 class User(NamedTuple):
@@ -58,7 +62,9 @@ def _users(answer: calls.DescribedUsers) -> list[User]:
     for row in answer.users:
         raise_for(row.error_code, row.error_message)
         credentials = tuple(
-            Credential(calls.MECHANISMS[each.mechanism], each.iterations, each.salt)
+            Credential(
+                calls.MECHANISMS[each.mechanism], each.iterations, each.salt, each.old_until_ms
+            )
             for each in row.credentials
         )
         users.append(User(row.user, credentials))
@@ -118,15 +124,28 @@ def set_password(
 def rotate_password(
     cluster: Cluster, name: str, password: str, keep_old_ms: int, deadline_ms: float
 ) -> Operation[None]:
-    """Replace a user's password for all its SCRAM mechanisms.
+    """Replace a user's password for all its SCRAM mechanisms. Return once every live broker accepts
+    the new password.
 
-    The old password stays valid for ``keep_old_ms`` milliseconds."""
+    The old password stays valid for ``keep_old_ms`` milliseconds (at least 1)."""
     (user,) = yield from describe_users(cluster, (name,), deadline_ms)
     rows = tuple(
         upsertion(name, password, each)._replace(keep_old_ms=keep_old_ms)
         for each in user.credentials
     )
-    yield from _alter(cluster, calls.AlterUsersRequest((), rows), deadline_ms)
+    writer = yield from _alter(cluster, calls.AlterUsersRequest((), rows), deadline_ms)
+    # A rotation keeps the salt. Only the time at which the old password becomes invalid shows that
+    # a broker has applied the rotation.
+    former = {each.old_until_ms for each in user.credentials}
+    yield from _await(
+        cluster,
+        writer,
+        name,
+        lambda user: (
+            user is not None and former.isdisjoint(each.old_until_ms for each in user.credentials)
+        ),
+        deadline_ms,
+    )
 
 
 def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
@@ -142,7 +161,7 @@ def delete_user(cluster: Cluster, name: str, deadline_ms: float) -> Operation[No
 
 def upsertion(name: str, password: str, credential: Credential) -> calls.Upsertion:
     """Return the request row that sets a user's password for one SCRAM mechanism."""
-    mechanism, iterations, salt = credential
+    mechanism, iterations, salt, _ = credential
     salted = pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
     return calls.Upsertion(name, calls.NUMBERS[mechanism], iterations, salt, salted)
 

@@ -1,7 +1,7 @@
 """Handle DescribeUserScramCredentials 0: return the SCRAM mechanisms and iteration counts of users.
 
-The answer never contains keys. A tagged field of logbus has the salt of each credential. Any broker
-answers from its metadata snapshot.
+The answer never contains keys. Tagged fields of logbus have the salt of each credential, and the
+time until which a former password stays valid. Any broker answers from its metadata snapshot.
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
                 else f"there is no user {name!r}; list the users with: logbus user list"
             )
         credentials = tuple(
-            DescribedCredential(NUMBERS[mechanism], credential.iterations, credential.salt)
+            DescribedCredential(
+                NUMBERS[mechanism],
+                credential.iterations,
+                credential.salt,
+                credential.old_until_ms,
+            )
             for mechanism, credential in sorted(stored.items())
         )
         rows.append(DescribedUser(name, code, reason, credentials))

@@ -4,7 +4,8 @@ DescribeUserScramCredentials v0, which lists the users. Field names are Kafka's.
 With tagged fields of logbus, a user's former password can stay valid for some time after a change.
 Both passwords must then have the same salt. The answer to DescribeUserScramCredentials therefore
 has the salt, and ``TAG_KEEP_OLD`` in an AlterUserScramCredentials request keeps the former
-password. The salt is not secret: a client receives it at the first step of every login."""
+password. ``TAG_OLD_UNTIL`` shows which brokers have applied such a change. The salt is not secret:
+a client receives it at the first step of every login."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from typing import ClassVar, NamedTuple
 from broker_lite.model import ScramMechanism
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.layout import CodeAfterThrottle, DeclaredCall, Int8, Int16, Int32, InTag
-from broker_lite.wire.primitives import Reader, Writer, put_tag
+from broker_lite.wire.primitives import Reader, Writer, put_tag, put_tags
 
 TAG_SALT = 10000
 """Number of a tagged field in each credential of the answer to DescribeUserScramCredentials. The
 field has the salt."""
+TAG_OLD_UNTIL = 10001
+"""Number of a tagged field in each credential of the answer to DescribeUserScramCredentials. The
+field has the wall time (ms, int64) at which the former password becomes invalid. Credentials
+without a former password lack the field."""
 TAG_KEEP_OLD = 10000
 """Number of a tagged field in an ``Upsertion``. The field has the milliseconds (int64) for which
 the former password stays valid."""
@@ -36,12 +41,20 @@ class DescribedCredential(NamedTuple):
     mechanism: Int8
     iterations: Int32
     salt: InTag[bytes] = b""
+    old_until_ms: InTag[int] = 0
 
     def put_tags(self, writer: Writer) -> None:
-        put_tag(writer, TAG_SALT, self.salt)
+        fields = {TAG_SALT: self.salt}
+        if self.old_until_ms:
+            fields[TAG_OLD_UNTIL] = self.old_until_ms.to_bytes(8, "big")
+        put_tags(writer, fields)
 
     def with_tags(self, reader: Reader) -> DescribedCredential:
-        return self._replace(salt=bytes(reader.tags().get(TAG_SALT, b"")))
+        tags = reader.tags()
+        return self._replace(
+            salt=bytes(tags.get(TAG_SALT, b"")),
+            old_until_ms=int.from_bytes(tags.get(TAG_OLD_UNTIL, b""), "big"),
+        )
 
 
 class DescribedUser(NamedTuple):

@@ -703,8 +703,11 @@ def test_offset_fetch_response_with_a_truncated_topic_id_is_refused() -> None:
         decode_call(groups.OffsetFetchRequest, memoryview(short)[4:])
 
 
-def test_describe_user_scram_credentials_response_has_the_salts_in_a_tagged_field() -> None:
-    rows = (users.DescribedCredential(1, 4096, b"salt of a"),)
+def test_describe_user_scram_credentials_response_has_tagged_fields_of_logbus() -> None:
+    rows = (
+        users.DescribedCredential(1, 4096, b"salt of a"),
+        users.DescribedCredential(2, 4096, b"salt of a", 1_800_000_000_000),
+    )
     answer = users.DescribedUsers(0, None, (users.DescribedUser("a", 0, None, rows),))
     frame = tables.encode(50, 0, 7, answer)
     kind = admin.DescribeUserScramCredentialsResponse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from hashlib import pbkdf2_hmac
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support import handler_world
@@ -17,15 +17,17 @@ from broker_lite.model import ScramMechanism
 from broker_lite.security.scram import derive_keys
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.wire import tables
-from broker_lite.wire.api import decode_call, encode_call
+from broker_lite.wire.api import Call, decode_call, encode_call
 from broker_lite.wire.calls.users import (
     AlterUsersRequest,
     AlterUsersResponse,
+    DescribeUsersRequest,
     Upsertion,
 )
 
 SALT = b"0123456789abcdef"
 SHA_256 = ScramMechanism.SHA_256
+T = TypeVar("T")
 
 
 def upsert(name: str, password: str, iterations: int = 4096, number: int = 1) -> Any:
@@ -52,12 +54,16 @@ async def sent(
 ) -> AlterUsersResponse:
     """Send AlterUserScramCredentials as the logbus client at the address ``peer``; return the
     response."""
-    call = AlterUsersRequest((), rows)
+    return await exchanged(world, AlterUsersRequest((), rows), peer)
+
+
+async def exchanged(world: World, call: Call[T], peer: str = "127.0.0.1:1") -> T:
+    """Send a request as the logbus client at the address ``peer``; return the response."""
     frame = memoryview(encode_call(call, 3, "c"))[4:]
     request = RequestContext.read(frame, Session(1, peer), 0)
-    message = tables.decode(51, 0, frame, request.body_at)
-    answer = await handler_world.handler(51)(world.brokers[1], request, message)
-    return decode_call(call, memoryview(tables.encode(51, 0, 3, answer))[4:])
+    message = tables.decode(call.API_KEY, 0, frame, request.body_at)
+    answer = await handler_world.handler(call.API_KEY)(world.brokers[1], request, message)
+    return decode_call(call, memoryview(tables.encode(call.API_KEY, 0, 3, answer))[4:])
 
 
 def test_altered_scram_user_is_known_to_all_brokers_within_a_second() -> None:
@@ -152,6 +158,8 @@ def test_rotated_password_leaves_the_former_password_valid_for_keep_old_ms() -> 
         pairs = tuple(derive_keys(SHA_256, each, SALT, 4096).pair() for each in ("new", "old"))
         assert stored.at(parts.clock.now_ms()).pairs == pairs
         assert stored.at(parts.clock.now_ms() + 5000).pairs == pairs[:1]
+        (described,) = (await exchanged(world, DescribeUsersRequest(("a",)))).users
+        assert described.credentials[0].old_until_ms == stored.old_until_ms > 0
         other = upsertion("a", "x", credential._replace(salt=b"other"))._replace(keep_old_ms=9)
         assert (await sent(world, (other,))).results[0].error_code == 93
 
