@@ -21,7 +21,7 @@ from typing import Any
 
 from broker_lite.client.client_config import JAAS
 from broker_lite.config import nearest
-from broker_lite.config.client_security import SECRET_KEYS
+from broker_lite.config.client_security import SECRET_KEYS, is_kafkas_handler
 from broker_lite.errors import InvalidConfigError
 from pyspark_logbus import offsets, security_options
 from pyspark_logbus import option_values as kind
@@ -430,7 +430,7 @@ def parse(given: Mapping[str, str]) -> dict[str, Any]:
         if lower in SPARK_KEYS:
             continue
         if lower not in _SPELLINGS:
-            if security_options.is_kafkas_handler(lower, text):
+            if lower.startswith("kafka.") and is_kafkas_handler(lower[len("kafka.") :], text):
                 ignored.append(lower)
             else:
                 _refuse_or_ignore(key, lower, ignored)

@@ -6,8 +6,9 @@ and does no I/O.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+
+from broker_lite.config.client_security import REFUSED
 
 DOCS: Mapping[str, str] = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
@@ -51,21 +52,11 @@ DOCS: Mapping[str, str] = {
 }
 """Every security option with its effect, for the documentation."""
 
-_JAVA = "names Java code, which logbus never runs; leave it out"
 _KERBEROS = "Kerberos is not supported; use sasl.mechanism=SCRAM-SHA-512"
 _TOKENS = (
     "access tokens are fetched with sasl.oauthbearer.token.endpoint.url, client id and secret "
     "alone; leave it out"
 )
-REFUSED: Mapping[str, str] = {
-    "sasl.client.callback.handler.class": _JAVA,
-    "sasl.login.callback.handler.class": _JAVA,
-    "sasl.login.class": _JAVA,
-    "security.providers": _JAVA,
-    "ssl.engine.factory.class": _JAVA,
-    "ssl.cipher.suites": "the listener chooses among the ciphers of OpenSSL; leave it out",
-}
-"""Kafka's options that logbus refuses, each with the reason and the remedy."""
 
 REFUSED_FAMILIES: Mapping[str, str] = {
     "sasl.kerberos.": _KERBEROS,
@@ -88,19 +79,6 @@ IGNORED = (
     "ssl.trustmanager.algorithm",
 )
 """Kafka's options that have an effect only in Java. logbus ignores them with one warning."""
-
-
-_HANDLER = re.compile(
-    r"(kafkashaded\.)?org\.apache\.kafka\.common\.security\.oauthbearer(\.secured)?"
-    r"\.OAuthBearerLoginCallbackHandler"
-)
-
-
-def is_kafkas_handler(name: str, value: str) -> bool:
-    """Return whether the option sets Kafka's own handler class for access tokens. logbus ignores
-    that class, because its client fetches access tokens itself. ``name`` is in lower case."""
-    handler = "kafka.sasl.login.callback.handler.class"
-    return name == handler and _HANDLER.fullmatch(value.strip()) is not None
 
 
 def refusal(name: str) -> str | None:

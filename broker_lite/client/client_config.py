@@ -2,7 +2,8 @@
 
 The file has ``key=value`` lines with Kafka's or librdkafka's names. Keys that do not concern
 security are ignored, so a ``client.properties`` of Kafka's tools or a file for ``kcat -F`` works
-unchanged. A misspelt security key is an error."""
+unchanged. A misspelt security key is an error. So is a security key that logbus cannot honour
+(``REFUSED``)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from broker_lite.config.client_security import (
     TOKEN_URL,
     USERNAME,
     ClientSecurity,
-    check_spelling,
+    check_security_names,
     client_security,
 )
 from broker_lite.errors import InvalidConfigError
@@ -147,7 +148,7 @@ def _options_of_file(path: Path) -> dict[str, str]:
         if equals and not key.startswith("#"):
             options[key.strip()] = value.strip()
     try:
-        check_spelling(options, OPTIONS)
+        check_security_names(options, OPTIONS)
     except InvalidConfigError as error:
         raise InvalidConfigError(f"client configuration {path}: {error.message}") from None
     if (JAAS in options or SECRET_KEYS & options.keys()) and mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,9 +120,30 @@ SECRET_KEYS = frozenset(
 )
 """Options with secret values, which no log or error message may contain."""
 
+_JAVA = "names Java code, which logbus never runs; leave it out"
+_LIBRARY = "names a library, which logbus never loads; leave it out"
+_DEFAULTS = "the defaults of OpenSSL apply; leave it out"
+REFUSED: Mapping[str, str] = {
+    "sasl.client.callback.handler.class": _JAVA,
+    "sasl.login.callback.handler.class": _JAVA,
+    "sasl.login.class": _JAVA,
+    "sasl.oauthbearer.jwt.retriever.class": _JAVA,
+    "sasl.oauthbearer.jwt.validator.class": _JAVA,
+    "security.providers": _JAVA,
+    "ssl.cipher.suites": "the listener chooses among the ciphers of OpenSSL; leave it out",
+    "ssl.crl.location": "logbus checks no revocation lists of brokers' certificates. Leave it out, "
+    "and replace the CA of a broker whose key was stolen",
+    "ssl.curves.list": _DEFAULTS,
+    "ssl.engine.factory.class": _JAVA,
+    "ssl.engine.location": _LIBRARY,
+    "ssl.providers": _LIBRARY,
+    "ssl.sigalgs.list": _DEFAULTS,
+}
+"""Options of Kafka's clients and of librdkafka that logbus refuses, each with the reason and the
+remedy. Without them, a connection would be less restricted than its options say, or would lack the
+code that they name."""
 PASSED_OVER = frozenset((
-    "security.providers", "sasl.client.callback.handler.class",
-    "sasl.login.callback.handler.class", "sasl.login.class", "sasl.login.connect.timeout.ms",
+    "sasl.login.connect.timeout.ms",
     "sasl.login.read.timeout.ms", "sasl.login.refresh.buffer.seconds",
     "sasl.login.refresh.min.period.seconds", "sasl.login.refresh.window.factor",
     "sasl.login.refresh.window.jitter", "sasl.login.retry.backoff.max.ms",
@@ -134,15 +156,16 @@ PASSED_OVER = frozenset((
     "sasl.oauthbearer.header.urlencode", "sasl.oauthbearer.jwks.endpoint.refresh.ms",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", "sasl.oauthbearer.jwks.endpoint.url",
-    "sasl.oauthbearer.jwt.retriever.class", "sasl.oauthbearer.jwt.validator.class",
     "sasl.oauthbearer.scope.claim.name", "sasl.oauthbearer.sub.claim.name",
-    "ssl.ca.certificate.stores", "ssl.cipher.suites", "ssl.crl.location", "ssl.curves.list",
-    "ssl.engine.factory.class", "ssl.engine.id", "ssl.engine.location",
-    "ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider", "ssl.providers",
-    "ssl.secure.random.implementation", "ssl.sigalgs.list", "ssl.trustmanager.algorithm",
+    "ssl.ca.certificate.stores", "ssl.engine.id", "ssl.keymanager.algorithm", "ssl.protocol",
+    "ssl.provider", "ssl.secure.random.implementation", "ssl.trustmanager.algorithm",
 ))  # fmt: skip
 """Security options of Kafka's clients and of librdkafka that logbus ignores. They raise no error,
 because logbus may read a file of options that one of these clients also reads."""
+_KAFKAS_HANDLER = re.compile(
+    r"(kafkashaded\.)?org\.apache\.kafka\.common\.security\.oauthbearer(\.secured)?"
+    r"\.OAuthBearerLoginCallbackHandler"
+)
 _ASSERTION = "sasl.oauthbearer.assertion."
 """Prefix of Kafka's options for access tokens that a client signs itself. logbus ignores these
 options."""
@@ -150,17 +173,27 @@ _NEAR = 0.75
 """Minimum similarity (0 to 1) of a misspelt option to a known one, for a "did you mean"."""
 
 
-def check_spelling(options: Iterable[str], known: Iterable[str]) -> None:
-    """Raise InvalidConfigError for a security option that is probably misspelt: it resembles one of
-    ``known``, and neither Kafka nor librdkafka has an option of this name."""
+def check_security_names(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Raise InvalidConfigError for a security option that logbus refuses (``REFUSED``), or that is
+    probably misspelt: it resembles one of ``known``, and neither Kafka nor librdkafka has an option
+    of this name."""
     names = [*known]
-    for key in options:
+    for key, value in options.items():
         if not key.startswith(("sasl.", "ssl.", "security.")) or key.startswith(_ASSERTION):
             continue
-        if key not in names and key not in PASSED_OVER:
+        if key in REFUSED and value and not is_kafkas_handler(key, value):
+            raise InvalidConfigError(f"option {key!r} is not supported: {REFUSED[key]}")
+        if key not in names and key not in PASSED_OVER and key not in REFUSED:
             near = difflib.get_close_matches(key, names, n=1, cutoff=_NEAR)
             if near:
                 raise InvalidConfigError(f"unknown option {key!r}; did you mean {near[0]!r}?")
+
+
+def is_kafkas_handler(key: str, value: str) -> bool:
+    """Return whether an option sets Kafka's own handler class for access tokens. logbus ignores
+    that class, because its client fetches access tokens itself."""
+    handler = "sasl.login.callback.handler.class"
+    return key == handler and _KAFKAS_HANDLER.fullmatch(value.strip()) is not None
 
 
 def client_security(options: Mapping[str, str]) -> ClientSecurity:

@@ -15,7 +15,7 @@ from broker_lite.client.client_config import (
     take_security,
 )
 from broker_lite.client.discovery import security_for
-from broker_lite.config.client_security import NO_SECURITY, PASSED_OVER
+from broker_lite.config.client_security import NO_SECURITY, PASSED_OVER, REFUSED
 from broker_lite.config.secret import Secret
 from broker_lite.errors import InvalidConfigError
 
@@ -151,4 +151,28 @@ def test_client_config_file_may_have_options_of_other_clients(tmp_path: Path) ->
     file = tmp_path / "client.properties"
     keys = [*PASSED_OVER, "sasl.oauthbearer.assertion.file", "group.id", "ssl.new.option.of.kafka"]
     file.write_text("".join(f"{key}=x\n" for key in keys), "utf-8")
+    assert security_of_file(file) == NO_SECURITY
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_client_config_file_with_an_option_that_logbus_cannot_honour_is_refused(
+    tmp_path: Path, key: str
+) -> None:
+    """Regression: a client ignored such options. It connected without the cipher suites or the
+    revocation list that the file demanded."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"{key}=com.example.Class\n", "utf-8")
+    with pytest.raises(InvalidConfigError, match=f"{file}: option '{key}' is not supported"):
+        security_of_file(file)
+    file.write_text(f"{key}=\n", "utf-8")
+    assert security_of_file(file) == NO_SECURITY
+
+
+@pytest.mark.parametrize("package", ["oauthbearer", "oauthbearer.secured"])
+def test_client_config_file_may_name_kafkas_own_handler_of_access_tokens(
+    tmp_path: Path, package: str
+) -> None:
+    file = tmp_path / "client.properties"
+    handler = f"org.apache.kafka.common.security.{package}.OAuthBearerLoginCallbackHandler"
+    file.write_text(f"sasl.login.callback.handler.class={handler}\n", "utf-8")
     assert security_of_file(file) == NO_SECURITY
