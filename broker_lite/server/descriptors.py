@@ -69,7 +69,7 @@ class TicketHolder(Protocol):
 
 class _Grant(NamedTuple):
     """The file for which a ticket is exchanged. The ticket's sender gets ``file`` if the connection
-    ``holder`` is still open and its session may still read ``topic``."""
+    ``holder`` is still open, and its session has not ended and may still read ``topic``."""
 
     holder: TicketHolder
     topic: str
@@ -141,6 +141,7 @@ class Descriptors:
         holder = grant.holder
         return (
             not holder.closed
+            and not holder.session.is_over(self._clock.monotonic_ms())
             and holder.session.principal == principal
             and self._may_read(holder.session, grant.topic)
         )

@@ -209,6 +209,8 @@ class Dispatcher:
         read = RequestContext.read_token if reply.session.sends_tokens else RequestContext.read
         request = read(frame, reply.session, reply.arrived_ms, self._parts.authorizer)
         key = request.api_key
+        if request.session.ends_ms:
+            self._parts.logins.expire(request.session)
         if request.session.needs_login and (
             why := self._parts.logins.why_refused(request.session, key, len(frame))
         ):

@@ -31,6 +31,7 @@ from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import Authorizer
 from broker_lite.server.network.context import Session
+from broker_lite.server.network.logins import Logins
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.fetch import FileRange
 from support import api_frames
@@ -148,7 +149,10 @@ class AccessWorld:
         process = self.cluster.processes[1]
         assert process.parts is not None
         self.parts = dataclasses.replace(
-            process.parts, authorizer=self.authorizer, metrics=Metrics()
+            process.parts,
+            authorizer=self.authorizer,
+            metrics=Metrics(),
+            logins=Logins(clock=process.parts.clock),
         )
         self.dispatcher = Dispatcher(self.cluster.loop, self.parts)
         while not self.snapshot.features:

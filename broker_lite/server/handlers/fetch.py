@@ -168,7 +168,8 @@ class _ConsumerFetch:
         if not self._reply.is_open:
             self._leave()
             return
-        self._authorize()
+        if not self._authorize():
+            return
         if self._parts.replicas.is_creating_logs and self._waits_for_a_log():
             return
         rows = self._rows()
@@ -187,12 +188,18 @@ class _ConsumerFetch:
             min_bytes = min(self._message.min_bytes, self._max_bytes)
             self._collect(rows, min_bytes if may_wait else 0)
 
-    def _authorize(self) -> None:
-        """Authorize the request, again after each wait, so that a revoked permission takes
-        effect."""
+    def _authorize(self) -> bool:
+        """Authorize the request, again after each wait, so that a revoked permission takes effect.
+
+        If the client's login has expired during the wait, close the connection and return False."""
+        if self._request.session.is_over(self._parts.clock.monotonic_ms()):
+            self._leave()
+            self._reply.refuse("the client's login expired while its fetch waited")
+            return False
         self._denied = self._request.access.denied_topics(
             self._message.topics, self._parts.registry.snapshot.topics_by_id
         )
+        return True
 
     def _waits_for_a_log(self) -> bool:
         """Return whether the log of a requested partition is being created.
@@ -266,7 +273,8 @@ class _ConsumerFetch:
     def _time_is_up(self) -> None:
         if self._done:
             return
-        self._authorize()
+        if not self._authorize():
+            return
         rows = self._rows()
         if self._ends_only or not any(row.has_records for row in rows):
             self._answer(rows, {})

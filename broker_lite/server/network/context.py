@@ -93,6 +93,11 @@ class Session:
         """Whether the client must log in and has never logged in."""
         return self.needs_login and not self.mechanism
 
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether the client must log in, for the first time or again, before the broker may
+        send it more data. ``now_ms`` is the monotonic time."""
+        return self.needs_login or 0 < self.ends_ms <= now_ms
+
 
 class RequestContext(NamedTuple):
     """One request, as its handler receives it.

@@ -299,19 +299,22 @@ class Logins:
         """Let ``sweep`` check from now on whether the session, on ``connection``, is valid."""
         self._sessions[id(session)] = session, connection
 
+    def expire(self, session: Session) -> None:
+        """Require a session past its lifetime to log in again."""
+        session.needs_login = session.is_over(self._clock.monotonic_ms())
+
     def sweep(self) -> None:
         """Close sessions whose user's credential was changed or deleted, and require sessions past
         their lifetime to log in again.
 
         The broker calls this every second and after each change of users."""
-        now_ms = self._clock.monotonic_ms()
         for number, (session, connection) in list(self._sessions.items()):
             if connection.closed:
                 del self._sessions[number]
             elif session.key is not None and not self._has_key(session):
                 connection.close(f"the credential of {session.principal} was changed or deleted")
-            elif session.ends_ms and session.ends_ms <= now_ms:
-                session.needs_login = True
+            else:
+                self.expire(session)
 
     def _has_key(self, session: Session) -> bool:
         user = session.principal.removeprefix("User:")

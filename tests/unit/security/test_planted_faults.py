@@ -173,7 +173,8 @@ PLANTS = {
     ),
     "a waiting fetch is authorized only before": Plant(
         "server/handlers/fetch.py",
-        "            return\n        self._authorize()\n        rows = self._rows()\n",
+        "            return\n        if not self._authorize():\n            return\n"
+        "        rows = self._rows()\n",
         "            return\n        rows = self._rows()\n",
         (ACCESS, "test_waiting_fetch_is_denied_once_its_permission_is_revoked"),
     ),

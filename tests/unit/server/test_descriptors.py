@@ -175,6 +175,18 @@ def test_access_ticket_for_a_log_file_becomes_invalid_when_the_connection_closes
     assert refused(stored)
 
 
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_access_ticket_for_a_log_file_becomes_invalid_when_the_login_expires(
+    bench: Bench, is_swept: bool
+) -> None:
+    """``Logins.sweep`` sets ``needs_login`` up to a second after the end of the login."""
+    session, stored = bench.holder.session, bench.stored()
+    session.ends_ms = bench.now_ms + 1
+    assert content(bench.stored()) == CONTENT
+    session.ends_ms, session.needs_login = 0 if is_swept else bench.now_ms, is_swept
+    assert refused(stored)
+
+
 def test_client_can_still_open_a_log_file_that_was_deleted_or_replaced(
     bench: Bench,
 ) -> None:

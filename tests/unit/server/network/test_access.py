@@ -587,6 +587,44 @@ def test_waiting_fetch_is_denied_once_its_permission_is_revoked(has_new_record: 
     scheduler.run(body())
 
 
+def test_request_after_the_end_of_its_login_is_refused_before_the_next_sweep() -> None:
+    """Regression: the broker served requests until ``Logins.sweep``, up to a second later."""
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        frame = api_frames.request_frame(ApiKey.METADATA, 12, world.names, {})
+        now_ms = world.parts.clock.monotonic_ms()
+        reply = await world.send(frame, access_world.ADMIN, ends_ms=now_ms + 1)
+        assert reply.frame and not reply.refusal
+        reply = await world.send(frame, access_world.ADMIN, ends_ms=now_ms)
+        assert "a request before the login" in reply.refusal and not reply.frame
+
+    scheduler.run(body())
+
+
+@pytest.mark.parametrize("has_new_record", [True, False])
+def test_waiting_fetch_is_refused_once_the_login_of_its_session_has_expired(
+    has_new_record: bool,
+) -> None:
+    """The login expires while the fetch waits at offset 1. With ``has_new_record``, a record
+    arrives there after that."""
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        at_the_end = {"fetch_offset": 1, "max_wait_ms": 1000, "min_bytes": 1}
+        frame = api_frames.request_frame(ApiKey.FETCH, 12, world.names, at_the_end)
+        ends_ms = world.parts.clock.monotonic_ms() + 500
+        fetch = asyncio.ensure_future(world.send(frame, access_world.ADMIN, ends_ms=ends_ms))
+        await asyncio.sleep(0.6)
+        assert not fetch.done()
+        if has_new_record:
+            await world.answer(ApiKey.PRODUCE, 12, access_world.ADMIN)
+        reply = await fetch
+        assert "login expired" in reply.refusal and not reply.frame
+
+    scheduler.run(body())
+
+
 def test_even_a_super_user_cannot_write_to_an_internal_topic() -> None:
     async def body() -> None:
         world = await AccessWorld().start()
