@@ -1,9 +1,9 @@
 """Sessions of the console: logins, tokens against forged forms, and the names that a user may see.
 
 If the brokers demand a login, users sign in with their SCRAM credentials. The console then connects
-to the brokers as the user, so that the cluster's ACLs apply. The user's session holds the password
-in memory until it ends. If the brokers demand no login, the console serves every browser of this
-machine."""
+to the brokers as the user, so that the cluster's ACLs apply. Until it ends, the user's session
+holds SCRAM keys in memory, which are valid for this cluster only; with PLAIN it holds the password.
+If the brokers demand no login, the console serves every browser of this machine."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from broker_lite.errors import (
     ThrottlingQuotaExceededError,
 )
 from broker_lite.security.plain import parse_basic
+from broker_lite.security.scram import ScramKeys
 
 logger = logging.getLogger("logbus.console")
 
@@ -173,6 +174,7 @@ class Sessions:
             bus = _bus_of(self._bus, user, password)
             try:
                 visible = _describable(bus)
+                bus = _without_password(bus)
             except BaseException:
                 bus.close()
                 raise
@@ -209,7 +211,7 @@ class Sessions:
         return viewer
 
     def sign_out(self, session_id: str) -> None:
-        """End a session, and forget the user's password."""
+        """End a session, and forget the user's keys or password."""
         with self._lock:
             session = self._sessions.pop(session_id, None)
         if session is not None:
@@ -277,10 +279,24 @@ def _begin(function: Callable[[Bus], VisibleNames], bus: Bus) -> Future[VisibleN
 
 
 def _bus_of(service: Bus, user: str, password: str) -> Bus:
-    security: ClientSecurity = replace(service.security, username=user, secret=Secret(password))
-    bus = Bus(service.bootstrap_servers, client_id=service.client_id, options={}, security=security)
+    return _bus_with(service, replace(service.security, username=user, secret=Secret(password)))
+
+
+def _bus_with(other: Bus, security: ClientSecurity) -> Bus:
+    bus = Bus(other.bootstrap_servers, client_id=other.client_id, options={}, security=security)
     bus.admin.timeout_ms = ANSWER_MS
     return bus
+
+
+def _without_password(bus: Bus) -> Bus:
+    """Return a client with the SCRAM keys of the login of ``bus`` in place of the password, and
+    close ``bus``. Return ``bus`` itself if each login needs the password (PLAIN)."""
+    security = bus.admin.security_without_password()
+    if not isinstance(security.secret, ScramKeys):
+        return bus
+    keyed = _bus_with(bus, security)
+    bus.close()
+    return keyed
 
 
 def _describable(bus: Bus) -> VisibleNames:

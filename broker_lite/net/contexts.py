@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import stat
+from dataclasses import replace
 from functools import lru_cache
 
 from broker_lite.config.client_security import ClientSecurity
@@ -26,7 +27,9 @@ def client_context(security: ClientSecurity) -> ssl.SSLContext:
     """Return the TLS context for a client's security settings, cached until one of its PEM files
     changes. Raises InvalidConfigError, which names the setting and the file."""
     paths = (security.ca_location, security.certificate_location, security.key_location)
-    return _client_context(security, tuple(_version(path) for path in paths))
+    # Leave the login out of the cache's key: the cache would keep passwords in memory.
+    without_login = replace(security, username="", secret=())
+    return _client_context(without_login, tuple(_version(path) for path in paths))
 
 
 def _version(path: str) -> tuple[int, int]:

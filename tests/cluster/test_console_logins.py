@@ -5,6 +5,7 @@ that ACLs deny.
 from __future__ import annotations
 
 import base64
+import gc
 import http.client
 import re
 import threading
@@ -19,6 +20,7 @@ from support.patience import until
 
 from broker_lite.bus import Bus, connect
 from broker_lite.client.administration import acls, users
+from broker_lite.config.secret import Secret
 from broker_lite.console.sessions import (
     IDLE_S,
     LIFE_S,
@@ -40,6 +42,7 @@ from broker_lite.security.acls import (
     Permission,
     ResourceKind,
 )
+from broker_lite.security.scram import ScramKeys
 
 pytestmark = pytest.mark.real
 
@@ -371,6 +374,26 @@ def test_changed_password_ends_the_users_console_session(admin_bus: Bus) -> None
         viewer.bus.admin.close()
         now_s[0] += VISIBLE_S + 1
         assert sessions.viewer(session_id) is None
+    finally:
+        sessions.close()
+
+
+def test_console_session_logs_in_with_scram_keys_and_keeps_no_password(admin_bus: Bus) -> None:
+    """Regression: the console kept the password of each user for up to 12 hours."""
+    now_s = [0.0]
+    admin_bus.admin.run(users.set_password, "dora", "of dora alone", list(ScramMechanism))
+    sessions = Sessions(admin_bus, ConsoleSettings(), clock=lambda: now_s[0])
+    try:
+        session_id = sessions.sign_in("dora", "of dora alone")
+        viewer = sessions.viewer(session_id)
+        assert viewer is not None and isinstance(viewer.bus.security.secret, ScramKeys)
+        gc.collect()
+        kept = [each for each in gc.get_objects() if isinstance(each, Secret)]
+        assert "of dora alone" not in [each.reveal() for each in kept]
+        # Close the connections, so that the session logs in again.
+        viewer.bus.admin.close()
+        now_s[0] += VISIBLE_S + 1
+        assert sessions.viewer(session_id) == viewer
     finally:
         sessions.close()
 

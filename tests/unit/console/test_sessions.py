@@ -14,6 +14,7 @@ from broker_lite.console.sessions import VISIBLE_S, Sessions, VisibleNames
 from broker_lite.console.settings import ConsoleSettings
 from broker_lite.errors import TlsError
 
+SECURITY = ClientSecurity(protocol="SASL_SSL", mechanism="PLAIN")
 NAMES = VisibleNames(frozenset({"t"}), frozenset(), describes_cluster=True)
 
 
@@ -30,7 +31,9 @@ def test_console_session_works_again_after_a_non_retriable_error(
         return answer
 
     bus: Any = SimpleNamespace(
-        security=ClientSecurity(protocol="SASL_SSL", mechanism="SCRAM-SHA-256"), close=lambda: None
+        security=SECURITY,
+        close=lambda: None,
+        admin=SimpleNamespace(security_without_password=lambda: SECURITY),
     )
     monkeypatch.setattr(sessions, "_bus_of", lambda *_: bus)
     monkeypatch.setattr(sessions, "_describable", describable)
