@@ -25,7 +25,9 @@ from broker_lite.cli.numbers import PORT, Real
 )
 @click.option("--read-only", is_flag=True, help="Serve no page that changes the cluster.")
 @click.option(
-    "--allow-changes", is_flag=True, help="Allow changes from other machines (with --host)."
+    "--allow-changes",
+    is_flag=True,
+    help="Allow changes also with --host, or with a client certificate and no login.",
 )
 @click.option(
     "--interval",
@@ -84,8 +86,9 @@ def console(
 
     The console listens on loopback. With another --host it demands TLS and brokers with logins, and
     allows no changes without --allow-changes. If the brokers demand a login, users sign in with
-    their own credentials; the console uses its own credentials only for its overview. -o prints
-    the console's address on stdout.
+    their own credentials; the console uses its own credentials only for its overview. If it
+    connects with a client certificate and no login, it allows no changes without --allow-changes.
+    -o prints the console's address on stdout.
 
     \b
     Examples:

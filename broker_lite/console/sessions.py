@@ -138,7 +138,7 @@ class Sessions:
         """Return the viewer (the user of a request) whose cookie has the value ``session_id``, or
         None if the browser must sign in. With ``renews``, the request counts as use of the session
         (``IDLE_S``)."""
-        token, may_change = self.token(session_id), self._settings.changes
+        token, may_change = self.token(session_id), self._settings.may_change(self._bus.security)
         if not self.demands_login:
             return Viewer(self._bus, token, may_change)
         session = self._find(session_id, renews=renews)

@@ -7,6 +7,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import InvalidConfigError
 
 PORT = 8088
@@ -23,7 +24,8 @@ class ConsoleSettings:
     read_only: bool = False
     """Whether the console serves no page that changes the cluster."""
     allow_changes: bool = False
-    """Whether the console allows changes even if other machines can reach it."""
+    """Whether the console allows changes even if other machines can reach it, or if it connects to
+    the brokers with a client certificate and no login."""
     interval_s: float = 5.0
     """Seconds between two reads of the cluster's state."""
     serves_pages: bool = True
@@ -49,10 +51,14 @@ class ConsoleSettings:
         except ValueError:
             return False
 
-    @property
-    def changes(self) -> bool:
-        """Whether pages may change the cluster."""
-        return not self.read_only and (self.is_loopback or self.allow_changes)
+    def may_change(self, security: ClientSecurity) -> bool:
+        """Return whether pages may change the cluster, to whose brokers the console connects with
+        ``security``.
+
+        A console with a client certificate but no login acts as the certificate's owner for every
+        user of this machine. It therefore needs ``allow_changes``, even on loopback."""
+        is_shared = bool(security.certificate_location) and not security.demands_login
+        return not self.read_only and (self.allow_changes or (self.is_loopback and not is_shared))
 
     @property
     def hosts(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_lite.config.client_security import NO_SECURITY
 from broker_lite.console.gate import BODY_BYTES_MAX, HEADERS, Gate
 from broker_lite.console.settings import ConsoleSettings
 from broker_lite.errors import InvalidConfigError
@@ -96,10 +97,11 @@ def test_every_console_response_has_the_security_headers(host: str) -> None:
 def test_console_that_other_machines_reach_needs_tls_and_logins(host: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"TLS .* and brokers that demand a login"):
         ConsoleSettings(host=host).check(demands_login=False)
-    assert not ConsoleSettings(host=host).changes
-    assert ConsoleSettings(host=host, allow_changes=True).changes
+    assert not ConsoleSettings(host=host).may_change(NO_SECURITY)
+    assert ConsoleSettings(host=host, allow_changes=True).may_change(NO_SECURITY)
 
 
 def test_console_on_loopback_needs_no_tls_and_no_logins() -> None:
     ConsoleSettings().check(demands_login=False)
-    assert ConsoleSettings().changes and not ConsoleSettings(read_only=True).changes
+    assert ConsoleSettings().may_change(NO_SECURITY)
+    assert not ConsoleSettings(read_only=True).may_change(NO_SECURITY)
