@@ -1,6 +1,6 @@
 """Compare this tree with an earlier commit: logbus's side of rows of ``make bench``, in pairs.
 
-    python benchmarks/pairs.py --before COMMIT [ROW …] [--variant defaults] [--pairs 7]
+    PYTHONPATH=benchmarks python -P -m peers.pairs --before COMMIT [ROW …] [--variant defaults] [--pairs 7]
 
 Each tree runs its own benchmark against its own brokers, in a process of its own. In each pair both
 trees run the row once, in the reverse order of the pair before. A first pair warms caches and
@@ -30,7 +30,7 @@ from peers.meter import Meter
 from peers.row import LOGBUS, Measures
 from peers.rows import ROWS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BOUND = 0.03
 CPU = "cpu_s"
 
