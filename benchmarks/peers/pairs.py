@@ -1,6 +1,6 @@
 """Compare this tree with an earlier commit: logbus's side of rows of ``make bench``, in pairs.
 
-    PYTHONPATH=benchmarks python -P -m peers.pairs --before COMMIT [ROW …] [--variant defaults] [--pairs 7]
+    PYTHONPATH=benchmarks python -P -m peers.pairs --before COMMIT ROW … [--pairs 7]
 
 Each tree runs its own benchmark against its own brokers, in a process of its own. In each pair both
 trees run the row once, in the reverse order of the pair before. A first pair warms caches and
