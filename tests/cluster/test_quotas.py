@@ -163,7 +163,7 @@ def test_quota_command_lists_quotas_that_kafka_python_has_set(
     code, _, err = run_quota("set", "connection_creation_rate", "5", "--user", "alice")
     assert code == 1 and "does not exist for user 'alice'; give producer_byte_rate" in err
     code, _, err = run_quota("set", "producer_byte_rate", "5")
-    assert code == 1 and "a quota needs a user, a client id or an ip" in err
+    assert code == 2 and "name the limited clients: give --user, --client-id or --ip" in err
     code, _, err = run_quota("set", "producer_byte_rate", "0", "--user", "alice")
     assert code == 1 and "to remove the quota, delete it" in err
     delete = ("delete", "consumer_byte_rate", "--user")

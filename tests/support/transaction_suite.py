@@ -49,7 +49,6 @@ from broker_lite.bus import connect
 
 if sys.argv[4] == "rows":
     from support import row_batches
-from support.faces import Face
     from broker_lite.record import arrow
 
     arrow.encode = row_batches.encode_rows
