@@ -121,7 +121,9 @@ METRICS: Mapping[str, Metric] = {
         Metric("recovery_duration_seconds", GAUGE, "Time to open all logs at the last start."),
         Metric("segments_deleted", COUNTER,
                "Segments deleted by retention; reason: time, size or log_start.", ("reason",)),
-        Metric("corrupt_batches", COUNTER, "Corrupt batches that the broker found.", ("outcome",)),
+        Metric("corrupt_batches", COUNTER,
+               "Times that the broker found a corrupt batch; outcome: read from the log, recovery "
+               "of the log, or replica_fetch from a leader.", ("outcome",)),
         # Metrics of requests that wait for an answer.
         Metric("produces_waiting", GAUGE, "Produce requests without an answer."),
         Metric("produces_timed_out", COUNTER, "Produce requests that timed out."),

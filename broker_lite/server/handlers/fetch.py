@@ -418,7 +418,6 @@ class _ConsumerFetch:
                     "transcoded_batches", "columns", "rows", amount=prepared.transcoded
                 )
             if isinstance(prepared.error, CorruptMessageError | UnreadableRecordsError):
-                self._parts.metrics.count("corrupt_batches", "fetch")
                 replica.report_corruption(prepared.error_offset, prepared.error)
 
     def _judged(self, row: _FetchRow, prepared: ranges.Prepared) -> ranges.Prepared:

@@ -52,7 +52,7 @@ from broker_lite.replication.leader import Leader
 from broker_lite.replication.partition import Offline, Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
-from broker_lite.server.metrics import TopicTraffic
+from broker_lite.server.metrics import Counter, TopicTraffic
 from broker_lite.server.partitions.cache_policy import LARGE_BYTES, CachePolicy
 from broker_lite.server.partitions.crc_cache import CrcCache
 from broker_lite.server.partitions.disk import AppendJob, CallJob, Disk, FollowJob, Job, SyncJob
@@ -73,6 +73,7 @@ class ReplicaOwner(Protocol):
     fetchers: Fetchers
     isr_writes: IsrWrites
     unread_cached_bytes: int
+    corrupt_reads: Counter
 
     def replied(self, token: int, appended: Appended | None, error: LogbusError | None) -> None: ...
 
@@ -506,11 +507,12 @@ class Replica:
             self.deliver(StorageFailed(as_storage_error(error)))
 
     def report_corruption(self, offset: int, error: LogbusError) -> None:
-        """Report in a log line that a read found a corrupt batch at ``offset``, and give up
-        leadership to an intact replica.
+        """Report in a log line that a read found a corrupt batch at ``offset``, count it, and give
+        up leadership to an intact replica.
 
-        Only report a batch that its producer encoded wrongly (UndecodableBatchError): all replicas
-        have the same bytes."""
+        The replica leads on if the producer encoded the batch wrongly (UndecodableBatchError): all
+        replicas have the same bytes."""
+        self._owner.corrupt_reads.n += 1
         is_damage = not isinstance(error, UndecodableBatchError)
         what = "corrupt batch on disk" if is_damage else "undecodable batch"
         if isinstance(error, UnreadableRecordsError):

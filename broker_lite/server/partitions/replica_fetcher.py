@@ -136,6 +136,7 @@ class Fetchers:
         self._throttle = Throttle(FOLLOWER_RATE)
         self.received_bytes = metrics.counter("replication_received_bytes")
         self.fetches = metrics.counter("replica_fetches")
+        self._corrupt_batches = metrics.counter("corrupt_batches", "replica_fetch")
 
     def fetch(self, target: FetchTarget, fetch_from: FetchFrom) -> None:
         """Fetch a range for a replica, and retry until it arrives or the replica asks for another
@@ -172,7 +173,7 @@ class Fetchers:
 
         Call it when the replica received a damaged batch."""
         self.suspects.add(target.key)
-        self.metrics.count("corrupt_batches", "replica_fetch")
+        self._corrupt_batches.n += 1
 
     def is_current(self, key: PartitionKey, row: _ReplicaRow) -> bool:
         return self._rows.get(key) is row

@@ -122,6 +122,8 @@ class ReplicaManager:
         self._logs = logs
         self._metrics = metrics
         self.traffic = metrics.traffic
+        self.corrupt_reads = metrics.counter("corrupt_batches", "read")
+        self._corrupt_recoveries = metrics.counter("corrupt_batches", "recovery")
         self._cluster = cluster
         self._configs = TopicConfigs()
         self._failure: LogbusError | None = None
@@ -470,6 +472,7 @@ class ReplicaManager:
         if log.reader.corruption:
             # The recovery of the log found damage in flushed records. Report it to the replica,
             # because another replica may have an intact copy.
+            self._corrupt_recoveries.n += len(log.reader.corruption)
             replica.deliver(CorruptionFound(log.reader.corruption[0].first_offset))
 
     def _change(self, replica: Replica, partition: PartitionView, config: TopicConfig) -> None:

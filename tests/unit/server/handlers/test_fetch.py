@@ -328,6 +328,7 @@ def test_fetch_of_an_undecodable_batch_does_not_depose_the_leader(
             await world.until(lambda: bool(reader.answers))
             codes.append(reader.answers[0].topics[0].partitions[0].error_code)
         assert codes == [CorruptMessageError.code] * 3 + [0]
+        assert leader.metrics.value("corrupt_batches", "read") == 3
         await world.agree()
         assert (world.states[0].leader_epoch, world.isr()) == (0, {1, 2})
 

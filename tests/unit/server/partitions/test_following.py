@@ -335,6 +335,8 @@ def test_leader_checks_its_disk_after_a_follower_fetched_a_corrupt_batch() -> No
         # The follower finds the batch corrupt and fetches it with a repair flag. The leader then
         # checks its disk and gives up leadership.
         await world.until(lambda: world.states[0].leader == -1)
+        assert world.nodes[1].metrics.value("corrupt_batches", "read") >= 1
+        assert world.nodes[3].metrics.value("corrupt_batches", "replica_fetch") >= 1
         assert world.isr() == {2}
         world.elect(2)
         await world.until(lambda: world.isr() == {1, 2, 3})
@@ -343,6 +345,24 @@ def test_leader_checks_its_disk_after_a_follower_fetched_a_corrupt_batch() -> No
             assert verify(node.replica().log, 0, 3) == []
 
     # With short waits, each follower soon sends the fetch with which it joins the ISR.
+    run(test, replica_fetch_wait_ms=100)
+
+
+def test_corrupt_batch_that_recovery_finds_is_counted_once() -> None:
+    async def test(world: World) -> None:
+        leader = await world.serves(1)
+        for value in (b"a", b"b", b"c"):
+            await leader.append([value])
+        before = await world.agree()
+        world.nodes[2].logs.checkpoint()
+        world.flip(2, offset=1)
+        world.take_out(2)
+        found = gauges(world.restart(2).metrics)["corrupt_batches"]
+        assert found == {("read",): 0, ("recovery",): 1, ("replica_fetch",): 0}
+        await world.until(lambda: world.isr() == {1, 2, 3})
+        assert await world.agree() == before
+        assert gauges(world.nodes[2].metrics)["corrupt_batches"] == found
+
     run(test, replica_fetch_wait_ms=100)
 
 
