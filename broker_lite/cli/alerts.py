@@ -30,6 +30,16 @@ _NONE = "0 * count by (cluster_id) (max_over_time(logbus_broker_info[1d]))"
 """Zero for each cluster that had brokers within a day: a cluster without a running broker has no
 other value."""
 
+
+def _grew(counter: str) -> str:
+    """Return an expression for a counter that grew within 15 minutes.
+
+    A series may begin with its first count, which ``increase`` ignores. Compare the counter with
+    its last value before these 15 minutes, too. The range of 1 h spans scrapes that failed."""
+    before = f"last_over_time({counter}[1h] offset 15m)"
+    return f"increase({counter}[15m]) > 0 or ({counter} > 0 unless {counter} == {before})"
+
+
 ALERTS = (
     Alert("LogbusNoController", f"({_CONTROLLERS} or {_NONE}) < 1", 1, CRITICAL,
           "No broker of cluster {{ $labels.cluster_id }} is the controller, so no leader is "
@@ -71,7 +81,7 @@ ALERTS = (
           "(rate(logbus_flush_duration_seconds_bucket[5m]))) > 0.1", 5, WARNING,
           "One flush in a hundred on {{ $labels.instance }} takes {{ $value }} s.",
           "Look for other load on the disk, or move the data to a faster one"),
-    Alert("LogbusCorruptBatch", "increase(logbus_corrupt_batches_total[15m]) > 0", 0, CRITICAL,
+    Alert("LogbusCorruptBatch", _grew("logbus_corrupt_batches_total"), 0, CRITICAL,
           "Broker {{ $labels.instance }} found a corrupt batch.",
           "Read broker.log for the partition and offset, then: logbus storage verify DIR"),
     Alert("LogbusZooKeeperSessionLost",
@@ -85,8 +95,7 @@ ALERTS = (
           WARNING, "The certificate of listener {{ $labels.listener }} on {{ $labels.instance }} "
           "ends within 14 days.",
           "Issue a new one and replace the file of ssl.keystore.location: logbus cert renew"),
-    Alert("LogbusCertificateRejected",
-          "increase(logbus_certificate_reloads_failed_total[15m]) > 0", 0, WARNING,
+    Alert("LogbusCertificateRejected", _grew("logbus_certificate_reloads_failed_total"), 0, WARNING,
           "Broker {{ $labels.instance }} does not use the changed TLS files of listener "
           "{{ $labels.listener }}.",
           "Read broker.log for the reason, and replace the files"),
@@ -107,8 +116,8 @@ ALERTS = (
           "deriv(logbus_spark_lag_records[30m]) > 0 and logbus_spark_lag_records > 0", 30, WARNING,
           "Query {{ $labels.query }} falls behind: {{ $value }} more records each second.",
           "Raise maxBytesPerTrigger or add cores; compare with: logbus lag"),
-    Alert("LogbusSparkRecordsLost", "increase(logbus_spark_lost_records_total[15m]) > 0", 0,
-          CRITICAL, "Query {{ $labels.query }} skipped {{ $value }} deleted records.",
+    Alert("LogbusSparkRecordsLost", _grew("logbus_spark_lost_records_total"), 0, CRITICAL,
+          "Query {{ $labels.query }} skipped {{ $value }} deleted records.",
           "Lengthen retention.ms of its topics; the query's log names the offsets"),
 )  # fmt: skip
 """All alert rules. A test checks that logbus serves the metrics and labels in the expressions."""

@@ -45,23 +45,31 @@ def firing(
     *,
     each_minute: Scrape | None = None,
     gone: Collection[Series] = (),
+    samples: Mapping[Series, str] | None = None,
 ) -> set[str]:
     """Return the alerts that fire if samples have the values of ``scrape`` for ``MINUTES`` minutes.
 
     ``each_minute`` holds the amounts by which some samples grow every minute. The series in
-    ``gone`` end after the first minute. The function skips the test if promtool is not installed.
+    ``gone`` end after the first minute. ``samples`` holds the samples of other series, one a
+    minute, as promtool writes them: ``_x35 1x5`` has none for 35 minutes, then 1.
+
+    The function skips the test if promtool is not installed.
     """
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed: apt-get install prometheus")
     (folder / "rules.yml").write_text(rules(), "utf-8")
     rises = each_minute or {}
+    values = {
+        series: f"{value:f}+{rises.get(series, 0.0):f}x{1 if series in gone else MINUTES}"
+        for series, value in scrape.items()
+    } | dict(samples or {})
     given = [
         {
             "series": series.name + "{" + ",".join(_label(*label) for label in series.labels) + "}",
-            "values": f"{value:f}+{rises.get(series, 0.0):f}x{1 if series in gone else MINUTES}",
+            "values": row,
         }
-        for series, value in scrape.items()
+        for series, row in values.items()
     ]
     names = 'count by (alertname) (ALERTS{alertstate="firing"})'
     # Expect a wrong sample: promtool prints the samples that it found only in its error report.

@@ -189,6 +189,8 @@ class Listener:
             )
             self._reload = loop.call_later(RELOAD_S, self.reload)
             self._metrics.gauge("certificate_end_seconds", self._certificate_ends)
+            for name in (port.config.name for port in self._ports if port.tls is not None):
+                self._metrics.counter("certificate_reloads_failed", name)
         for port in self._ports:
             self._resume_accepting(port)
 

@@ -685,6 +685,8 @@ def test_reloaded_truststore_of_clients_may_not_contain_the_ca_of_brokers(tmp_pa
 
     async def attack(endpoint: Endpoint) -> None:
         before = one._inter_broker.tls.client_cas  # type: ignore[union-attr]
+        samples = {each.metric.name: each.values for each in one._metrics.samples()}
+        assert samples["certificate_reloads_failed"] == {("CLIENTS",): 0, ("BROKERS",): 0}
         os.replace(clients.ca, of_brokers)
         one.reload()
         assert one._inter_broker.tls.client_cas == before  # type: ignore[union-attr]
