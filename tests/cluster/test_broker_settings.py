@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.data_calls import RAW, ROWS_ONLY, find_topic, make_topic, read, rows_batch, send_batch
+from support.data_calls import (
+    RAW,
+    ROWS_ONLY,
+    columns_batch,
+    find_topic,
+    make_topic,
+    read,
+    rows_batch,
+    send_batch,
+)
 from support.patience import until
 from support.plain_connection import PlainConnection
 
@@ -56,6 +65,11 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     place = make_topic(running, "measured")
     with PlainConnection(place.address) as leader:
         assert send_batch(leader, place, rows_batch([b"x"])).error_code == 0
+        assert send_batch(leader, place, columns_batch([b"y"])).error_code == 0
+        assert read(leader, place, 1, reader=ROWS_ONLY).error_code == 0
+        corrupt = bytearray(rows_batch([b"z"]))
+        corrupt[-1] ^= 1
+        assert send_batch(leader, place, bytes(corrupt)).error_code == CorruptMessageError.code
     with (
         connect(running.bootstrap_servers) as bus,
         bus.consumer("measured", group="committing", start="earliest") as consumer,
@@ -75,10 +89,15 @@ def test_metrics_are_served_over_http(make_cluster: Callable[..., LocalCluster])
     for name in served:
         for sample in found[name]:
             assert set(sample.labels) - {"le"} == set(declared[name].labels)
-    produced = [one for one in found["logbus_requests"] if one.labels == {"api": "produce"}]
-    assert sum(one.value for one in produced) == 1
+
+    def total(name: str, **labels: str) -> float:
+        return sum(one.value for one in found[PREFIX + name] if one.labels == labels)
+
+    assert total("requests", api="produce") == 3
+    assert total("request_errors", api="produce", error=CorruptMessageError.name) == 1
+    assert total("transcoded_batches", **{"from": "columns", "to": "rows"}) == 1
     received = [one for one in found["logbus_received_records"] if one.value]
-    assert [(one.labels["topic"], one.value) for one in received] == [("measured", 1)]
+    assert [(one.labels["topic"], one.value) for one in received] == [("measured", 2)]
     counts = {
         one.name: one.value
         for name in (

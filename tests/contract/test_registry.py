@@ -417,6 +417,7 @@ def test_broker_registers_again_after_its_session_expires(world: World) -> None:
         await world.expire(broker.store)
         await until(lambda: broker.registry.broker_epoch > epoch)
         assert broker.registry.broker_epochs == {epoch, broker.registry.broker_epoch}
+        assert broker.registry.session_losses.n == 1
         await until(lambda: any(b.registry.is_controller for b in cluster.running))
         for partition in (0, 1):
             await cluster.led("t", partition)

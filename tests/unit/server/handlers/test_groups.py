@@ -165,6 +165,9 @@ def test_invalid_offset_commits_are_refused() -> None:
         assert await codes("g", commit_row("t", p0=(1, 0, "")), **member) == [
             UnknownMemberIdError.code
         ]
+        errors = OffsetMetadataTooLargeError, UnknownTopicOrPartitionError, UnknownMemberIdError
+        value = world.brokers[1].metrics.value
+        assert [value("offset_commit_errors", error.name) for error in errors] == [1, 1, 1]
 
     run(body)
 

@@ -641,6 +641,21 @@ def test_delete_records_accepts_offsets_up_to_the_high_watermark() -> None:
     run(test)
 
 
+def test_segment_that_retention_deletes_is_counted_by_its_reason() -> None:
+    async def test(shell: Shell) -> None:
+        shell.apply(shell.topic(config={"segment.ms": "1", "retention.ms": "1"}))
+        replica = await shell.leader()
+        await shell.append(replica)
+        while replica.log.log_start_offset == 0:
+            shell.manager.apply_retention()
+            await asyncio.sleep(0.001)
+        while not shell.metrics.total("segments_deleted"):
+            await asyncio.sleep(0.001)
+        assert shell.metrics.value("segments_deleted", "time") == 1
+
+    run(test)
+
+
 def test_changed_topic_settings_apply_to_the_log() -> None:
     async def test(shell: Shell) -> None:
         shell.apply(shell.topic())
