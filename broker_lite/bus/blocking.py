@@ -43,7 +43,8 @@ def connect(
 
     Give ``bootstrap_servers`` ("host:port,…") or ``zookeeper`` ("host:port,…/chroot"). Without
     them, the environment variables LOGBUS_BOOTSTRAP_SERVERS and LOGBUS_ZOOKEEPER name the cluster,
-    else it is the cluster that ``logbus up`` started last.
+    else ``bootstrap.servers`` in the file that LOGBUS_CLIENT_CONFIG names, else it is the cluster
+    that ``logbus up`` started last.
 
     ``options`` are defaults for the bus's producers and consumers. They may also set how the bus
     encrypts its connections and logs in: ``security_protocol``, ``sasl_mechanism``,

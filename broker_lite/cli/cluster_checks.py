@@ -139,9 +139,8 @@ def _cluster_cure() -> str:
     from broker_lite.cli import running
     from broker_lite.client import discovery
 
-    for name in (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER):
-        if os.environ.get(name):
-            return f"start those brokers, or correct or unset {name}"
+    if name := discovery.cluster_variable():
+        return f"start those brokers, or correct or unset {name}"
     facts = discovery.read_cluster(discovery.last_cluster_path()) or {}
     directory = shlex.quote(str(facts.get("directory")))
     if running.is_held(facts):

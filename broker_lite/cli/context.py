@@ -110,8 +110,9 @@ def cluster_options(command: F) -> F:
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help="Bootstrap brokers. Default: the file of -F, the context, LOGBUS_BOOTSTRAP_SERVERS, "
-        "LOGBUS_ZOOKEEPER, or the cluster that 'logbus up' last started.",
+        help="Bootstrap brokers. Default: --context, the file of -F, LOGBUS_CONTEXT, "
+        "LOGBUS_BOOTSTRAP_SERVERS, LOGBUS_ZOOKEEPER, the file of LOGBUS_CLIENT_CONFIG, the "
+        "selected context, or the cluster that 'logbus up' last started.",
     )(with_zookeeper)
 
 

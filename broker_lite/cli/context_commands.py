@@ -23,9 +23,10 @@ from broker_lite.errors import InvalidConfigError
 def context() -> None:
     """Named clusters, and the one that commands use.
 
-    A command uses, in this order: -b or --zookeeper; --context; LOGBUS_CONTEXT;
-    LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER; the selected context; the cluster that 'logbus up'
-    last started. Python and Spark ignore contexts.
+    A command uses, in this order: -b or --zookeeper; --context; bootstrap.servers in the file of
+    -F; LOGBUS_CONTEXT; LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER; bootstrap.servers in the file
+    of LOGBUS_CLIENT_CONFIG; the selected context; the cluster that 'logbus up' last started. Python
+    and Spark ignore contexts.
 
     \b
     Examples:

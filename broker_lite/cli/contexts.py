@@ -161,16 +161,15 @@ def choose(name: str | None, is_named: bool) -> Context | None:
 
     ``name`` is the value of --context. ``is_named`` says that -b or --zookeeper names the cluster.
     The first of these that is given decides: -b or --zookeeper, --context, LOGBUS_CONTEXT,
-    LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, the selected context. Raises ContextNotFoundError,
-    and InvalidConfigError for an invalid file."""
+    LOGBUS_BOOTSTRAP_SERVERS or LOGBUS_ZOOKEEPER, ``bootstrap.servers`` in the file in
+    LOGBUS_CLIENT_CONFIG, the selected context. Raises ContextNotFoundError, and InvalidConfigError
+    for an invalid file."""
     if name is None and is_named:
         return None
     wanted = name or os.environ.get(VARIABLE)
     if wanted:
         return load(path()).get(wanted)
-    if os.environ.get(discovery.ENV_BOOTSTRAP) or os.environ.get(discovery.ENV_ZOOKEEPER):
-        return None
-    if not path().exists():
+    if discovery.cluster_variable() or not path().exists():
         return None
     found = load(path())
     return found.get(found.selected) if found.selected else None

@@ -75,6 +75,18 @@ def resolve(
     )
 
 
+def cluster_variable() -> str:
+    """Return the name of the environment variable that names a cluster, the first in the order of
+    ``resolve``; "" if none does.
+
+    Raises InvalidConfigError if the file in LOGBUS_CLIENT_CONFIG is unreadable or malformed."""
+    for name in (ENV_BOOTSTRAP, ENV_ZOOKEEPER):
+        if os.environ.get(name):
+            return name
+    file = os.environ.get(VARIABLE)
+    return VARIABLE if file and servers_of_file(Path(file)) else ""
+
+
 def data_directory() -> Path:
     """Return logbus's folder for data of this user: ``logbus`` in the XDG data folder."""
     root = os.environ.get("XDG_DATA_HOME")

@@ -15,8 +15,8 @@ from sitegen.tables import cell, code, table
 _TOP = """# Command line
 
 Every command prints its help with `-h`. A command finds its cluster by the first of these that is given: `-b HOST:PORT,…` or `--zookeeper`,
-`--context NAME`, `bootstrap.servers` in the file of `-F`, `LOGBUS_CONTEXT`, `LOGBUS_BOOTSTRAP_SERVERS` or `LOGBUS_ZOOKEEPER`, the context of `logbus context use`, the cluster that
-`logbus up` last started.
+`--context NAME`, `bootstrap.servers` in the file of `-F`, `LOGBUS_CONTEXT`, `LOGBUS_BOOTSTRAP_SERVERS` or `LOGBUS_ZOOKEEPER`, `bootstrap.servers` in the file of
+`LOGBUS_CLIENT_CONFIG`, the context of `logbus context use`, the cluster that `logbus up` last started.
 
 ## Exit codes
 

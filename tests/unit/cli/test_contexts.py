@@ -33,8 +33,8 @@ LOGIN = (
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("LOGBUS_CONTEXT", "LOGBUS_BOOTSTRAP_SERVERS", "LOGBUS_ZOOKEEPER"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("CONTEXT", "BOOTSTRAP_SERVERS", "ZOOKEEPER", "CLIENT_CONFIG"):
+        monkeypatch.delenv(f"LOGBUS_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert run(["context", "create", "prod", "-b", "h1,h2:93", "--read-only"]) == 0
@@ -80,14 +80,24 @@ def test_command_context_use_selects_the_named_the_previous_or_no_context(
 
 
 def test_command_chooses_its_cluster_from_the_sources_in_documented_order(
-    monkeypatch: pytest.MonkeyPatch,
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Regression: the selected context overrode LOGBUS_CLIENT_CONFIG, which Python and Spark
+    use."""
+
     def name(option: str | None = None, *, is_named: bool = False) -> str | None:
         found = contexts.choose(option, is_named)
         return found and found.name
 
     assert name() is None
     assert run(["context", "use", "prod"]) == 0
+    file = home / "client.conf"
+    file.write_text("client.id=app\n")
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(file))
+    assert name() == "prod", "the file names no cluster"
+    file.write_text("bootstrap.servers=file:1\n")
+    assert name() is None
+    monkeypatch.delenv("LOGBUS_CLIENT_CONFIG")
     assert name() == "prod"
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", "h:1")
     assert name() is None

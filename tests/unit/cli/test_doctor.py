@@ -233,6 +233,10 @@ def test_doctors_advice_for_an_unreachable_cluster_names_the_source_of_the_addre
     )
     monkeypatch.setenv("LOGBUS_BOOTSTRAP_SERVERS", nobody)
     assert "unset LOGBUS_BOOTSTRAP_SERVERS" in cluster_checks.reachable(ChosenCluster()).cure
+    monkeypatch.delenv("LOGBUS_BOOTSTRAP_SERVERS")
+    (tmp_path / "client.conf").write_text(f"bootstrap.servers={nobody}\n")
+    monkeypatch.setenv("LOGBUS_CLIENT_CONFIG", str(tmp_path / "client.conf"))
+    assert "unset LOGBUS_CLIENT_CONFIG" in cluster_checks.reachable(ChosenCluster()).cure
     assert cluster_checks.reachable(ChosenCluster(nobody)) == ("cluster", "critical", ANY, ANY)
     assert (
         cluster_checks.reachable(ChosenCluster(nobody)).cure == "start those brokers, or correct -b"
