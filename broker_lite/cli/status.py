@@ -1,8 +1,7 @@
-"""``logbus status``: the processes of a cluster, and the state of its partitions."""
+"""``logbus status``: the processes of a cluster, and the causes why it is not healthy."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +16,12 @@ from broker_lite.client import discovery
 from broker_lite.errors import LogbusError
 
 if TYPE_CHECKING:
+    from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.cluster import ClusterView
+    from broker_lite.observing.sample import ClusterSample
 
 STATUS_MS = 3000
 """Maximum milliseconds that ``status`` waits for an answer of the brokers."""
-NAMED_MAX = 5
-"""Maximum unhealthy partitions that ``status`` lists."""
 
 
 @click.command()
@@ -35,10 +34,10 @@ NAMED_MAX = 5
 @cluster_options
 @output.output_option
 def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> int:
-    """Show a cluster's brokers and replicas; exit code 3 if a broker is down or none answers.
+    """Show a cluster's brokers and problems; exit code 3 if a broker is down or none answers.
 
     Without --dir, the command shows the cluster that other commands would use. For a cluster of
-    this machine, it also shows processes and memory.
+    this machine, it also shows processes and memory. The problems are those of logbus health.
 
     \b
     Examples:
@@ -51,7 +50,7 @@ def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> 
         raise click.UsageError(
             "--dir names a cluster of this machine; leave -b and --zookeeper out"
         )
-    if directory is None and (cluster.is_named or any(map(os.environ.get, _VARIABLES))):
+    if directory is None and (cluster.is_named or discovery.cluster_variable()):
         servers = bootstrap(cluster)
         facts = running.at(servers)
         if facts is None:
@@ -68,12 +67,9 @@ def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> 
     return code
 
 
-_VARIABLES = (discovery.ENV_BOOTSTRAP, discovery.ENV_ZOOKEEPER)
-
-
 def _show_state(shown: dict[str, Any], brokers: list[dict[str, Any]], form: str | None) -> int:
     if output.is_table(form):
-        output.show_one(shown, "table")
+        output.show_one({name: value for name, value in shown.items() if name != "causes"}, "table")
         click.echo()
         memory = [{"memory": output.size(broker.pop("memory_bytes"))} for broker in brokers]
         output.show([row | cell for row, cell in zip(brokers, memory, strict=True)], "table")
@@ -92,6 +88,7 @@ def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     with Admin(servers, timeout_ms=STATUS_MS) as admin:
         view = admin.cluster()
+        condition = _condition(admin, view)
     loads = broker_loads(view)
     brokers = []
     for broker_id in sorted({*view.brokers, *loads}):
@@ -114,7 +111,7 @@ def _remote_state(servers: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "directory": None,
         "running": len(view.brokers),
     }
-    return shown | _replicas(view), brokers
+    return shown | condition, brokers
 
 
 def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -139,12 +136,13 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
         "partitions": None,
         "under_replicated": None,
         "leaderless": None,
+        "causes": None,
     }
     if shown["running"]:
         try:
             with Admin(facts["bootstrap_servers"], timeout_ms=STATUS_MS) as admin:
                 view = admin.cluster()
-            shown |= _replicas(view)
+                shown |= _condition(admin, view)
             loads = broker_loads(view)
             brokers = [
                 broker | (loads[broker["id"]]._asdict() if broker["id"] in loads else {})
@@ -155,24 +153,36 @@ def _state(facts: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
     return shown, brokers
 
 
-def _replicas(view: ClusterView) -> dict[str, Any]:
-    """Print each unhealthy partition with the reason. Return the controller and the numbers of
-    topics and partitions, which ``logbus status`` shows."""
+def _condition(admin: Admin, view: ClusterView) -> dict[str, Any]:
+    """Print the causes why the cluster is not healthy. Return them with the controller and the
+    numbers of topics and partitions, which ``logbus status`` shows."""
     from broker_lite.client.administration.health import cluster_health
+    from broker_lite.observing.verdict import causes
 
+    found = causes(_sample(admin, view))
+    for cause in found:
+        output.say(f"{cause.state}: {cause.about}: {cause.found}\n  to do: {cause.cure}")
     health = cluster_health(view)
-    lacking = [row for row in health if row.state != "ok"]
-    for row in lacking[:NAMED_MAX]:
-        output.say(f"{row.tp}: {row.state}: {row.why}")
-    if len(lacking) > NAMED_MAX:
-        output.say(f"and {len(lacking) - NAMED_MAX} more partitions")
     return {
         "controller": view.controller_id,
         "topics": len(view.topics),
         "partitions": len(health),
         "under_replicated": sum(row.state == "under-replicated" for row in health),
         "leaderless": sum(row.state == "no leader" for row in health),
+        "causes": [cause._asdict() for cause in found],
     }
+
+
+def _sample(admin: Admin, view: ClusterView) -> ClusterSample:
+    """Return a sample of the cluster. If the user may not describe the cluster, or a broker does
+    not answer, the sample has only ``view``."""
+    from broker_lite.observing.sample import ClusterSample, take_sample
+
+    try:
+        return take_sample(admin, view=view, with_sizes=False)
+    except LogbusError as error:
+        output.say(f"disks, reassignments and ZooKeeper are not checked: {error}")
+        return ClusterSample(view, {}, {}, ())
 
 
 def _cure(facts: dict[str, Any]) -> str:

@@ -12,8 +12,12 @@ from support.log_batches import segments_of
 from broker_lite.local.cluster import LocalCluster
 
 
-def test_commands_find_the_cluster_by_the_option_bootstrap_servers_or_by_a_context(
-    logbus: Logbus, cluster: LocalCluster, environment: dict[str, str], new_topic: str
+def test_commands_find_the_cluster_by_option_context_or_client_config_file(
+    logbus: Logbus,
+    cluster: LocalCluster,
+    environment: dict[str, str],
+    new_topic: str,
+    tmp_path: Path,
 ) -> None:
     del environment["LOGBUS_BOOTSTRAP_SERVERS"]
     logbus("status", code=3)
@@ -32,6 +36,13 @@ def test_commands_find_the_cluster_by_the_option_bootstrap_servers_or_by_a_conte
         assert findings[check]["state"] in ("ok", "info"), findings[check]
     assert cluster.bootstrap_servers in findings["cluster"]["found"]
     del environment["LOGBUS_CONTEXT"]
+    # Regression: ``status`` ignored the file, and the selected context overrode it.
+    (tmp_path / "client.conf").write_text(f"bootstrap.servers={cluster.bootstrap_servers}\n")
+    environment["LOGBUS_CLIENT_CONFIG"] = str(tmp_path / "client.conf")
+    logbus("context", "create", "nobody", "-b", "127.0.0.1:1")
+    logbus("context", "use", "nobody")
+    assert rows(logbus("status")) == [status]
+    del environment["LOGBUS_CLIENT_CONFIG"]
     logbus("context", "use", "here")
     assert new_topic in {row["topic"] for row in rows(logbus("topic", "list"))}
 

@@ -193,6 +193,11 @@ def test_user_may_do_what_an_acl_allows_and_nothing_else(
         assert json.loads(logbus(*add, "--if-not-exists").stdout)["added"] is False
         until(lambda: _succeeds(read))
         assert read() == [b"hello"]
+        # Without DESCRIBE on the cluster, ``status`` shows only the topics that the user may see.
+        status = logbus("status", config=own)
+        assert (status.returncode, json.loads(status.stdout)["topics"]) == (0, 1), status.stderr
+        assert json.loads(status.stdout)["causes"] == []
+        assert "disks, reassignments and ZooKeeper are not checked" in status.stderr
         check = logbus("acl", "check", "alice", "read", "--topic", "guarded")
         why = "allow User:alice to read topic 'guarded'"
         assert json.loads(check.stdout) == {"allowed": True, "because": why}

@@ -7,8 +7,10 @@ runs many more faults.
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -21,10 +23,12 @@ from faults.machine import Network
 from faults.replicated import POLL_S, Replicated, on_disks, on_network
 from support.plain_connection import PlainConnection
 
+from broker_lite.cli.main import EXIT_CRITICAL, run
 from broker_lite.client import ClusterView, Producer
 from broker_lite.errors import (
     CoordinatorNotAvailableError,
     NotCoordinatorError,
+    StorageError,
     UnknownMemberIdError,
     error_for,
 )
@@ -52,7 +56,10 @@ needs_disks = pytest.mark.skipif(
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
     directory = tmp_path_factory.mktemp("disks")
     with on_disks(
-        directory, zookeeper_session_timeout_ms=SESSION_MS, replica_lag_time_max_ms=LAG_MS
+        directory,
+        zookeeper_session_timeout_ms=SESSION_MS,
+        replica_lag_time_max_ms=LAG_MS,
+        metrics_port="0",
     ) as running:
         yield running
 
@@ -220,12 +227,43 @@ def test_power_loss_of_all_brokers_loses_no_acknowledged_record(
         cluster.finish(work)
 
 
+def check_disk_reports(
+    cluster: Replicated,
+    victim: LocalBroker,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    metric: str,
+    found: str,
+) -> None:
+    """Check that ``health``, ``doctor``, ``status`` and ``/metrics`` report a broker's disk as
+    critical: the gauge ``metric`` is 1, and the commands print a text that contains ``found``."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{victim.metrics_port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    directory = victim.directory / "data"
+    assert f'{metric}{{dir="{directory}"}} 1.0' in lines
+    printed = {}
+    for command, code in (("health", EXIT_CRITICAL), ("doctor", EXIT_CRITICAL), ("status", 0)):
+        capsys.readouterr()
+        assert run([command, "-b", cluster.bootstrap_servers, "-o", "json"]) == code
+        printed[command] = capsys.readouterr()
+    about, text = f"broker {victim.id}", f"{directory}: {found}"
+    for command in ("health", "status"):
+        causes = json.loads(printed[command].out)["causes"]
+        (cause,) = (each for each in causes if each["about"] == about)
+        assert cause["state"] == "critical" and text in cause["found"], command
+    assert f"critical: {about}: {text}" in printed["status"].err
+    (finding,) = (
+        each for each in json.loads(printed["doctor"].out) if each["check"] == "brokers' disks"
+    )
+    assert finding["state"] == "critical" and f"{about}: {text}" in finding["found"]
+
+
 @needs_disks
 def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
-    cluster: Replicated, topic: str
+    cluster: Replicated, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The broker leaves the ISRs at once, and stays out until its disk has space, even after a
-    restart."""
+    restart. Regression: ``logbus status`` did not show the full disk."""
     single = f"{topic}-single"
     with cluster.workload(topic) as work:
         work.wait_acked()
@@ -238,6 +276,8 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
         try:
             cluster.wait_out_of_sync(topic, victim)
             assert cluster.led_by(topic, victim) == []
+            full = {"metric": "logbus_disk_full", "found": "the disk is full"}
+            check_disk_reports(cluster, victim, capsys, **full)
             work.wait_acked()
             victim.kill()
             victim.start()
@@ -252,7 +292,7 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
 
 @pytest.mark.skipif(bool(machine.why_no_strace()), reason=f"no strace: {machine.why_no_strace()}")
 def test_fsync_error_stops_the_replica_but_not_the_partition(
-    cluster: Replicated, topic: str, tmp_path: Path
+    cluster: Replicated, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Records before a failed fsync must not be acknowledged, even if the next fsync succeeds."""
     with cluster.workload(topic) as work:
@@ -263,6 +303,8 @@ def test_fsync_error_stops_the_replica_but_not_the_partition(
         with machine.failing(victim.pid, "fdatasync", how, tmp_path / "strace.log"):
             cluster.wait_out_of_sync(topic, victim)
             work.wait_acked()
+        failed = {"metric": "logbus_disk_failed", "found": StorageError().message}
+        check_disk_reports(cluster, victim, capsys, **failed)
         victim.kill()
         victim.start()
         cluster.finish(work)
