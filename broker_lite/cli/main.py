@@ -44,7 +44,7 @@ NEAR = 0.6
 COMMANDS = {
     "up": ("broker_lite.cli.up:up", "Start a cluster on this machine."),
     "down": ("broker_lite.cli.up:down", "Stop the cluster that 'up' started."),
-    "status": ("broker_lite.cli.status:status", "Processes and health of this machine's clusters."),
+    "status": ("broker_lite.cli.status:status", "Processes and health of a cluster."),
     "logs": ("broker_lite.cli.logs:logs", "Logs of this machine's brokers and ZooKeeper."),
     "health": ("broker_lite.cli.health:health", "Whether a cluster works, with causes and cures."),
     "top": ("broker_lite.cli.top:top", "Watch brokers, topics and groups in the terminal."),
@@ -53,7 +53,7 @@ COMMANDS = {
         "broker_lite.cli.spark_programs:demo",
         "Three brokers, a Spark query, a check of its totals.",
     ),
-    "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine for problems, with remedies."),
+    "doctor": ("broker_lite.cli.doctor:doctor", "Check this machine and a cluster, with remedies."),
     "topic": ("broker_lite.cli.topic:topic", "Topics: create, describe, move, elect, …"),
     "produce": ("broker_lite.cli.produce:produce", "Write lines or files to a topic."),
     "consume": ("broker_lite.cli.consume:consume", "Read a topic to the terminal or a pipe."),
