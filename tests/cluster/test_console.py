@@ -16,7 +16,7 @@ import pytest
 from markupsafe import escape
 from prometheus_client.parser import text_string_to_metric_families
 from support.certificates import write_pem
-from support.console import ANSWER_S, RunningConsole
+from support.console import ANSWER_S, RunningConsole, check_json_of_page
 from support.patience import until
 
 from broker_lite import __version__
@@ -28,7 +28,7 @@ from broker_lite.server.metrics import PREFIX
 
 pytestmark = pytest.mark.real
 
-PAGES = ("", "/brokers", "/brokers/0", "/topics", "/groups")
+PAGES = ("", "/brokers", "/brokers/0", "/topics", "/groups", "/transactions")
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +47,7 @@ def shown_topic(console: RunningConsole, topic: str) -> str:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_each_page_is_also_served_as_json(console: RunningConsole, path: str) -> None:
-    page, twin = console.get(path or "/"), console.get(f"/api/v1{path}")
-    assert (page.status, twin.status) == (200, 200)
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert twin.headers["content-type"] == "application/json"
-    assert f'href="/api/v1{path}"' in page.text and twin.json["at_ms"] > 0
+    check_json_of_page(console, path)
 
 
 def test_console_shows_the_partitions_groups_and_settings_of_a_topic(

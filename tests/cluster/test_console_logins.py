@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.console import ANSWER_S, Answer, RunningConsole
+from support.console import ANSWER_S, Answer, RunningConsole, check_json_of_page
 from support.patience import until
 
 from broker_lite.bus import Bus, connect
@@ -283,6 +283,14 @@ def test_administrator_sees_every_topic_and_group_in_the_console(
         (f"User:{ALICE}", "describe", "seen"),
         (f"User:{ALICE}", "describe", "mixed"),
     }
+
+
+@pytest.mark.parametrize("path", ["/users", "/acls"])
+def test_pages_of_users_and_acls_are_also_served_as_json(
+    console: RunningConsole, secured: LocalCluster, path: str
+) -> None:
+    sign_in(console, "admin", password_of(secured))
+    check_json_of_page(console, path)
 
 
 def test_console_adds_and_removes_users_and_acls(

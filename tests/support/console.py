@@ -142,6 +142,16 @@ class RunningConsole:
         return code
 
 
+def check_json_of_page(console: RunningConsole, path: str) -> None:
+    """Check that the console serves a page, and links to the same data as JSON. The path of the
+    overview is empty."""
+    page, twin = console.get(path or "/"), console.get(f"/api/v1{path}")
+    assert (page.status, twin.status) == (200, 200)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert twin.headers["content-type"] == "application/json"
+    assert f'href="/api/v1{path}"' in page.text and twin.json["at_ms"] > 0
+
+
 def token(console: RunningConsole, path: str) -> str:
     """Return the CSRF token of the form on a page."""
     page = console.get(path)
