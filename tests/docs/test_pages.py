@@ -98,6 +98,7 @@ def keeper(
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / ".data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     sources = "".join(block.source for name in pages for block in to_run(name))
     cluster: LocalCluster | None = None
