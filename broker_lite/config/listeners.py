@@ -81,6 +81,13 @@ class ListenerConfig:
         return self.is_inter_broker and self.is_one_of_several and self.requires_certificate
 
     @property
+    def shares_certificates(self) -> bool:
+        """Whether clients and brokers connect to this listener with certificates of one CA, without
+        logins. A client whose certificate has the name of a broker is then a broker."""
+        is_shared = self.is_inter_broker and not self.is_one_of_several
+        return is_shared and self.requires_certificate and not self.has_logins
+
+    @property
     def peer_security(self) -> ClientSecurity:
         """The security settings with which this broker connects, as a client, to other brokers'
         listener of the same name."""

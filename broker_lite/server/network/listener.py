@@ -581,6 +581,12 @@ def _weakness(listener: ListenerConfig, config: BrokerConfig) -> str:
         lacks.append("logins")
     if config.authorizer != "enforce":
         lacks.append("authorizer=enforce")
+    if not lacks and listener.shares_certificates:
+        return (
+            "is reached from other machines by clients and brokers with certificates of one CA, so "
+            "that a client whose certificate has a broker's name is a broker; give the brokers a "
+            "listener and a CA of their own (inter.broker.listener.name)"
+        )
     if not lacks:
         return ""
     return (

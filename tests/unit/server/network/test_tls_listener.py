@@ -455,7 +455,16 @@ def test_broker_does_not_start_with_a_private_key_that_other_users_may_read(
         ({"ssl_client_auth": "required"}, "without authorizer=enforce"),
         ({"ssl_client_auth": "requested", "authorizer": "enforce"}, "without logins"),
         ({"ssl_client_auth": "required", "authorizer": "report"}, "without authorizer=enforce"),
-        ({"ssl_client_auth": "required", "authorizer": "enforce"}, ""),
+        ({"ssl_client_auth": "required", "authorizer": "enforce"}, "inter.broker.listener.name"),
+        (
+            {
+                "listener_security_protocol_map": "SSL:SASL_SSL",
+                "sasl_enabled_mechanisms": "SCRAM-SHA-256",
+                "inter_broker_client_config": "unread",
+                "authorizer": "enforce",
+            },
+            "",
+        ),
     ],
 )
 def test_listener_off_loopback_needs_tls_logins_and_authorizer(
