@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from broker_lite.errors import InvalidConfigError
 
@@ -21,18 +22,28 @@ def subject_of(der: bytes) -> tuple[str, int]:
     return certificate.subject.rfc4514_string(), _ms(certificate.not_valid_after_utc)
 
 
+def read_certificate(path: str, setting: str) -> bytes:
+    """Return the first certificate in a PEM file as DER. Raises InvalidConfigError, which names the
+    setting and the file."""
+    return _read(path, setting).public_bytes(Encoding.DER)
+
+
+def _read(path: str, setting: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InvalidConfigError(
+            f"{setting}={path}: the file has no PEM certificate: {error}"
+        ) from None
+
+
 def check_certificate(path: str, setting: str, host: str, now_ms: int) -> int:
     """Check that the first certificate in a PEM file is valid now and for the host ``host``. Return
     the time until which it is valid (wall-clock ms).
 
     With an empty ``host``, only the dates are checked. Raises InvalidConfigError, which names the
     file and the wrong date or host."""
-    try:
-        certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise InvalidConfigError(
-            f"{setting}={path}: the file has no PEM certificate: {error}"
-        ) from None
+    certificate = _read(path, setting)
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if _ms(ends) < now_ms:
         raise InvalidConfigError(

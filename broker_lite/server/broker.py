@@ -60,7 +60,7 @@ from broker_lite.server.http_login import HttpLogin
 from broker_lite.server.log_events import log_event
 from broker_lite.server.loop_watch import LoopWatch
 from broker_lite.server.metrics import Metrics, in_slices
-from broker_lite.server.network.access import Authorizer, check_start
+from broker_lite.server.network.access import Authorizer, check_own_principal, check_start
 from broker_lite.server.network.context import Session
 from broker_lite.server.network.listener import RELOAD_S, Listener
 from broker_lite.server.network.logins import CHECK_THREADS, SWEEP_MS, Issuer, Logins
@@ -205,6 +205,8 @@ class Broker:
         """Create the objects that serve partitions, groups and transactions. Return them as the
         context of the request handlers."""
         config, clock, metrics = self._config, self._clock, self._metrics
+        security = security_between_brokers(config, listener.inter_broker)
+        check_own_principal(config, listener.inter_broker, listener.own_principal(security))
         peers = Peers(
             self._loop,
             config,
@@ -212,7 +214,7 @@ class Broker:
             failure_listener=registry,
             metrics=metrics,
             listener=listener.inter_broker.name,
-            security=security_between_brokers(config, listener.inter_broker),
+            security=security,
         )
         self._stack.callback(peers.close)
         replicas = ReplicaManager(

@@ -37,6 +37,7 @@ def secured(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> LocalC
     settings = {
         "sasl.enabled.mechanisms": BOTH,
         "inter.broker.client.config": str(broker_file(tmp_path)),
+        "broker.principals": "User:broker",
         "metrics.port": "0",
     }
     running = make_cluster(1, config=settings)
@@ -162,7 +163,11 @@ def test_brokers_log_in_to_one_another(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = broker_file(tmp_path)
-    settings = {"sasl.enabled.mechanisms": BOTH, "inter.broker.client.config": str(file)}
+    settings = {
+        "sasl.enabled.mechanisms": BOTH,
+        "inter.broker.client.config": str(file),
+        "broker.principals": "User:broker",
+    }
     running = make_cluster(2, config=settings)
     add_user(running, tmp_path, "broker", "between brokers")
     for address in running.bootstrap_servers.split(","):

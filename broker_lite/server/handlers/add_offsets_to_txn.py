@@ -25,7 +25,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     """Add the group to the transaction, or only verify, if a group coordinator asks, that it has
     the group."""
     verify_only = own_tag(message)
-    is_broker = verify_only is not None and request.is_broker
+    is_broker = verify_only is not None and request.may_be_broker
     try:
         result = await _add(parts, request, message, verify_only if is_broker else None)
     except LogbusError as error:

@@ -48,7 +48,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     if request.api_version < BATCHED_FROM:
         return await _add_for_client(parts, request, message)
     request.access.check_cluster(Operation.CLUSTER_ACTION)
-    if not request.is_broker:
+    if not request.may_be_broker:
         raise ClusterAuthorizationError(
             f"AddPartitionsToTxn from version {BATCHED_FROM} on is for brokers; send version 3"
         )

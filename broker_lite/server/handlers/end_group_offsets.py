@@ -19,7 +19,7 @@ async def handle(
 ) -> EndGroupOffsetsResponse:
     """Commit or drop the transaction's offsets. A client that is not a broker gets an error."""
     try:
-        if not request.is_broker:
+        if not request.may_be_broker:
             raise InvalidRequestError(
                 "only brokers end a transaction's offsets in a group; send EndTxn to the "
                 "transaction coordinator"

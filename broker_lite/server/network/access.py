@@ -198,6 +198,9 @@ class Client(Protocol):
     @property
     def is_forwarded(self) -> bool: ...
 
+    @property
+    def takes_logins(self) -> bool: ...
+
     data_access: DataAccess | None
     """The permission checks of the session's last Produce or Fetch request, for reuse by the
     next one of the same API; None before the first."""
@@ -234,6 +237,11 @@ class Access:
     def is_broker(self, session: Client, client_id: str | None) -> bool:
         """Return whether another broker of the cluster sent the request."""
         return self._authorizer.is_broker(session, client_id)
+
+    def may_be_broker(self, session: Client, client_id: str | None) -> bool:
+        """Return whether a broker sent the request, perhaps one without an identity yet; see
+        ``Authorizer.may_be_broker``."""
+        return self._authorizer.may_be_broker(session, client_id)
 
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
         """Return whether the client may use the operation on the resource, without logging a
@@ -510,6 +518,43 @@ def check_start(config: BrokerConfig, inter_broker: ListenerConfig, acls: AclInd
         )
 
 
+def check_own_principal(config: BrokerConfig, inter_broker: ListenerConfig, own: str) -> None:
+    """Raise InvalidConfigError if other brokers would take this broker for a client.
+
+    ``own`` is the principal of this broker on the listener for brokers. It does not matter if the
+    listener identifies brokers in another way."""
+    is_needed = config.authorizer == "enforce" or not inter_broker.is_of_brokers_alone
+    if not is_needed or not (inter_broker.has_logins or inter_broker.requires_certificate):
+        return
+    if _broker_id(own, config.broker_principal_list) not in (ANY_BROKER, config.broker_id):
+        raise InvalidConfigError(
+            f"broker {config.broker_id} is {own!r} to the other brokers, so they would take it for "
+            f"a client: broker.principals={config.broker_principals} does not have this name for "
+            "this broker.id; add the name there, or change the user in inter.broker.client.config "
+            f"or ssl.principal.mapping.rules of listener {inter_broker.name}"
+        )
+
+
+def _broker_id(principal: str, patterns: Iterable[str]) -> int | None:
+    """Return the broker id in a principal that matches one of ``broker.principals``; ``ANY_BROKER``
+    if the pattern has none; None if no pattern matches."""
+    for pattern in patterns:
+        prefix, star, suffix = pattern.partition("*")
+        if not star:
+            if principal == pattern:
+                return ANY_BROKER
+        elif principal.startswith(prefix) and principal.endswith(suffix):
+            number = principal[len(prefix) : len(principal) - len(suffix)]
+            if number.isdecimal() and number.isascii():
+                return int(number)
+    return None
+
+
+def _has_client_id_of_broker(session: Client, client_id: str | None) -> bool:
+    """Return whether the client id is a broker's, on a listener without logins."""
+    return not session.takes_logins and (client_id or "").startswith(_BROKER_CLIENT)
+
+
 class Authorizer:
     """Decides which operations a client may use, by ACLs and super users, and recognises brokers.
 
@@ -536,6 +581,9 @@ class Authorizer:
         self._brokers = config.broker_principal_list
         self._inter_broker = "" if inter_broker is None else inter_broker.name
         self._brokers_log_in = inter_broker is not None and inter_broker.has_logins
+        self._brokers_are_known = self._brokers_log_in or (
+            inter_broker is not None and inter_broker.requires_certificate
+        )
         self._is_separate = inter_broker is not None and inter_broker.is_of_brokers_alone
         self._open = Access(self, AccessRow())
 
@@ -560,19 +608,24 @@ class Authorizer:
     def is_broker(self, session: Client, client_id: str | None) -> bool:
         """Return whether the session is that of another broker.
 
-        The client id is evidence only with authorizer=report, or if neither certificates nor logins
-        identify brokers."""
-        if self.is_on and self.broker_id(session) is not None:
+        If brokers log in or show certificates to each other, only these identify them. Otherwise
+        the client id does, but not on a listener where clients log in."""
+        if not self._brokers_are_known:
+            return _has_client_id_of_broker(session, client_id)
+        if self.broker_id(session) is not None:
             return True
-        if self.is_on and not self.only_reports:
-            return False
-        if self._is_separate and session.listener == self._inter_broker:
-            return True
-        if self._is_separate and not self.only_reports:
-            return False
-        # With authorizer=report the operator is still securing an open cluster. Brokers may then
-        # connect to a listener for clients, so recognise them by their client id.
-        return (client_id or "").startswith(_BROKER_CLIENT)
+        is_enforced = self.is_on and not self.only_reports
+        return self._is_separate and not is_enforced and session.listener == self._inter_broker
+
+    def may_be_broker(self, session: Client, client_id: str | None) -> bool:
+        """Return whether to serve the request as that of a broker, although the client id may be
+        the only evidence.
+
+        With authorizer=report the operator may still be securing an open cluster. Brokers that were
+        not restarted yet then connect to the former listener, without a login."""
+        return self.is_broker(session, client_id) or (
+            self.only_reports and _has_client_id_of_broker(session, client_id)
+        )
 
     def broker_id(self, session: Client) -> int | None:
         """Return the broker id in the session's principal, or None for a client.
@@ -580,17 +633,7 @@ class Authorizer:
         If all brokers have the same principal, return ``ANY_BROKER``."""
         if session.listener != self._inter_broker or session.is_forwarded:
             return None
-        for pattern in self._brokers:
-            prefix, star, suffix = pattern.partition("*")
-            principal = session.principal
-            if not star:
-                if principal == pattern:
-                    return ANY_BROKER
-            elif principal.startswith(prefix) and principal.endswith(suffix):
-                number = principal[len(prefix) : len(principal) - len(suffix)]
-                if number.isdecimal() and number.isascii():
-                    return int(number)
-        return None
+        return _broker_id(session.principal, self._brokers)
 
     def check_user_name(self, name: str, *, has_token: bool = False) -> None:
         """Raise UnacceptableCredentialError if the user's principal is reserved for brokers.

@@ -1,9 +1,9 @@
 """``Session``, the state of a client connection, and ``RequestContext``, one request.
 
 The listener creates a ``Session`` for each connection, the dispatcher a ``RequestContext`` for each
-request. Fields that a client fills in grant no permission, with one exception: with
-authorizer=report, or if neither certificates nor logins identify brokers, ``Authorizer.is_broker``
-trusts the client id."""
+request. Fields that a client fills in grant no permission, with one exception: the client id, if
+neither certificates nor logins identify brokers (``Authorizer.is_broker``), or with
+authorizer=report (``Authorizer.may_be_broker``)."""
 
 from __future__ import annotations
 
@@ -148,10 +148,15 @@ class RequestContext(NamedTuple):
         return self.access.is_broker(self.session, self.client_id)
 
     @property
+    def may_be_broker(self) -> bool:
+        """Whether to serve the request as that of a broker; see ``Authorizer.may_be_broker``."""
+        return self.access.may_be_broker(self.session, self.client_id)
+
+    @property
     def is_forwarded(self) -> bool:
         """Whether another broker sent or forwarded the request. If so, this broker must not forward
         it."""
-        return self.session.is_forwarded or self.is_broker
+        return self.session.is_forwarded or self.may_be_broker
 
     def deadline_ms(self, timeout_ms: int) -> int:
         """Return the monotonic time (ms) by which a request with this timeout must be answered."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from broker_lite import heap
 from broker_lite.config import BrokerConfig
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.listeners import ListenerConfig, listener_configs
 from broker_lite.errors import InvalidConfigError, LogbusError, PortInUseError
 from broker_lite.model import Endpoint
@@ -30,7 +31,7 @@ from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.connection import Begin, ClientConnection
-from broker_lite.server.network.context import Session
+from broker_lite.server.network.context import ANONYMOUS, Session
 from broker_lite.server.network.logins import REQUEST_BYTES_BEFORE_LOGIN_MAX
 from broker_lite.server.network.memory_budget import SHRUNK_BYTES, Budget
 from broker_lite.wire.buffer_pool import BufferPool
@@ -132,6 +133,16 @@ class Listener:
     @property
     def inter_broker(self) -> ListenerConfig:
         return self._inter_broker.config
+
+    def own_principal(self, security: ClientSecurity) -> str:
+        """Return the principal of a broker that connects to the listener for brokers with
+        ``security``. Raises LogbusError if its certificate cannot be read or mapped."""
+        brokers, tls = self.inter_broker, self._inter_broker.tls
+        if brokers.has_logins:
+            return f"User:{security.username}"
+        if tls is None or not brokers.requires_certificate:
+            return ANONYMOUS
+        return tls.principal_of(security)
 
     @property
     def has_tls(self) -> bool:

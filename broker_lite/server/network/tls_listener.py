@@ -17,11 +17,13 @@ from collections.abc import Callable, Hashable
 from typing import Protocol
 
 from broker_lite.config import DAY
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.listeners import ListenerConfig, TlsSettings
 from broker_lite.errors import InvalidConfigError, LogbusError
 from broker_lite.net.certificates import (
     ClientTrust,
     check_certificate,
+    read_certificate,
     read_revocations,
     subject_of,
 )
@@ -175,6 +177,14 @@ class ListenerTls:
         Raises SaslAuthenticationError if no mapping rule applies to the certificate's name."""
         name, ends_ms = subject_of(certificate)
         return principal_of(name, self._rules), ends_ms
+
+    def principal_of(self, security: ClientSecurity) -> str:
+        """Return the principal of a client with the certificate in ``security``.
+
+        Raises InvalidConfigError if the file cannot be read, and SaslAuthenticationError if no
+        mapping rule applies."""
+        path = security.certificate_location
+        return self.identify(read_certificate(path, "ssl.certificate.location"))[0]
 
 
 def _cas(context: ssl.SSLContext) -> frozenset[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,8 +48,15 @@ from broker_lite.security.acls import (
     Permission,
     ResourceKind,
 )
-from broker_lite.security.quotas import CLIENT_ID, CONTROLLER_MUTATION_RATE, Entity
+from broker_lite.security.quotas import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    USER,
+    Entity,
+)
 from broker_lite.server import dispatch
+from broker_lite.server.audit import AuditLog
 from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import (
@@ -56,11 +64,17 @@ from broker_lite.server.network.access import (
     ROWS,
     Access,
     Authorizer,
+    check_own_principal,
     check_start,
 )
 from broker_lite.server.network.context import RequestContext, Session
 from broker_lite.server.network.quotas import Quotas
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
+from broker_lite.wire.calls.broker_transactions import (
+    MarkedTopic,
+    TransactionMarker,
+    WriteTxnMarkersRequest,
+)
 from broker_lite.wire.calls.envelope import EnvelopeRequest
 from broker_lite.wire.calls.topics import CreatableTopic, CreateTopicsRequest
 from broker_lite.wire.primitives import Reader
@@ -71,6 +85,11 @@ BROKERS = ListenerConfig(
     TlsSettings("", "k", "", "ca", "required", "TLSv1.3", "DEFAULT", "https"), True,
 )  # fmt: skip
 OPEN = dataclasses.replace(BROKERS, protocol="PLAINTEXT", tls=None)
+WITH_LOGINS = dataclasses.replace(
+    BROKERS, protocol="SASL_PLAINTEXT", tls=None, is_one_of_several=False
+)
+SHARED = dataclasses.replace(BROKERS, is_one_of_several=False)
+"""The only listener, on which clients and brokers show certificates of one CA."""
 
 
 def acl(principal: str, operation: Operation, type_: ResourceKind, name: str) -> Any:
@@ -223,15 +242,81 @@ def test_user_names_of_brokers_are_reserved_unless_brokers_log_in_with_passwords
         with_passwords.check_user_name("broker-9", has_token=True)
 
 
-def test_client_id_identifies_a_broker_only_without_enforced_access_control() -> None:
-    separate = Authorizer(BrokerConfig(), BROKERS)
-    assert separate.is_broker(session("User:x", "BROKERS"), None)
-    assert not separate.is_broker(session("User:x"), "logbus-broker-1")
-    moving = Authorizer(BrokerConfig(authorizer="report"), BROKERS)
-    assert moving.is_broker(session("User:x"), "logbus-broker-1")
-    for mode, is_broker in (("off", True), ("report", True), ("enforce", False)):
-        made = Authorizer(BrokerConfig(authorizer=mode), OPEN)
-        assert made.is_broker(session("User:x"), "logbus-broker-1") == is_broker
+@pytest.mark.parametrize("mode", ["off", "report", "enforce"])
+def test_client_id_identifies_a_broker_only_if_brokers_have_no_login_or_certificate(
+    mode: str,
+) -> None:
+    """With authorizer=report, brokers that were not restarted yet may use an open listener."""
+    config = BrokerConfig(authorizer=mode)
+    named = "logbus-broker-1"
+    for known in (BROKERS, WITH_LOGINS, SHARED):
+        made = Authorizer(config, known)
+        for listener in ("CLIENTS", "BROKERS"):
+            certified = known is BROKERS and listener == "BROKERS" and mode != "enforce"
+            client, logged_in = (
+                session("User:x", listener, takes_logins=takes) for takes in (False, True)
+            )
+            assert made.is_broker(client, named) == certified
+            assert made.may_be_broker(client, named) == (certified or mode == "report")
+            assert made.is_broker(logged_in, named) == certified
+            assert made.may_be_broker(logged_in, named) == certified
+        assert made.is_broker(session("User:broker-1", "BROKERS", takes_logins=True), None)
+    unknown = Authorizer(config, OPEN)
+    assert unknown.is_broker(session("User:x"), named)
+    assert not unknown.is_broker(session("User:x"), "app")
+    assert not unknown.is_broker(session("User:x", takes_logins=True), named)
+
+
+@pytest.mark.parametrize("brokers", [WITH_LOGINS, SHARED])
+def test_broker_does_not_start_if_other_brokers_would_take_it_for_a_client(
+    brokers: ListenerConfig,
+) -> None:
+    config = BrokerConfig(broker_id=3)
+    check_own_principal(config, brokers, "User:broker-3")
+    one = dataclasses.replace(config, broker_principals="User:all")
+    check_own_principal(one, brokers, "User:all")
+    for own in ("User:admin", "User:broker-4"):
+        with pytest.raises(InvalidConfigError, match=rf"broker 3 is '{own}'.*broker\.principals"):
+            check_own_principal(config, brokers, own)
+    check_own_principal(config, OPEN, "User:ANONYMOUS")
+    check_own_principal(config, BROKERS, "User:CN=any")
+    enforcing = dataclasses.replace(config, authorizer="enforce")
+    with pytest.raises(InvalidConfigError, match=r"ssl\.principal\.mapping\.rules"):
+        check_own_principal(enforcing, BROKERS, "User:CN=any")
+
+
+@pytest.mark.parametrize("mode", ["off", "report"])
+def test_client_with_the_client_id_of_a_broker_gets_no_rights_of_a_broker(
+    mode: str, tmp_path: Path
+) -> None:
+    """Brokers and clients log in on one listener. Regression: the client opened an Envelope as
+    User:admin, had no quotas, and the audit log omitted its WriteTxnMarkers."""
+    path, named = tmp_path / "audit.log", "logbus-broker-1"
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        quotas, audit = Quotas(), AuditLog(str(path), world.parts.clock)
+        everyone = Entity(((USER, None),))
+        quotas.apply(MetadataSnapshot(quotas={everyone: {CONSUMER_BYTE_RATE: 1.0}}))
+        made = Authorizer(BrokerConfig(authorizer=mode), WITH_LOGINS)
+        parts = dataclasses.replace(world.parts, authorizer=made, quotas=quotas, audit=audit)
+        world.dispatcher = Dispatcher(world.cluster.loop, parts)
+        call = EnvelopeRequest(create("t"), "User:admin", "10.0.0.9")
+        frame = bytes(encode_call(call, 3, named))[4:]
+        reply = await world.send(frame, "User:bob", "BROKERS", takes_logins=True)
+        answer = EnvelopeRequest.decode(_body(reply.frame))
+        assert answer == (None, ClusterAuthorizationError.code)
+        assert "t" not in world.snapshot.topics
+        client = session("User:bob", "BROKERS", takes_logins=True)
+        request = RequestContext.read(memoryview(frame), client, 0, made)
+        assert quotas.of(request) is not None
+        marker = TransactionMarker(5, 7, True, (MarkedTopic("absent", (0,)),), 9)
+        markers = bytes(encode_call(WriteTxnMarkersRequest((marker,)), 3, named))[4:]
+        await world.send(markers, "User:bob", "BROKERS", takes_logins=True)
+        audit.close()
+
+    scheduler.run(body())
+    assert '"write_txn_markers"' in path.read_text("utf-8")
 
 
 def test_authorizer_in_report_mode_allows_and_logs_a_denial(
