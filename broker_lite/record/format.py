@@ -61,6 +61,10 @@ FLAGS_KNOWN = (1 << 5) - 1
 
 BATCH_BYTES_MAX = 64 << 20
 """Maximum bytes of any batch. Topics set a lower limit (``max.message.bytes``)."""
+BROKER_DECOMPRESSED_BYTES_MAX = 64 << 20
+"""Maximum decompressed bytes of a batch of rows that a broker decompresses.
+
+The limit is lower than for clients, because several threads may decompress at the same time."""
 DECOMPRESSED_BYTES_MAX = 512 << 20
 """Maximum decompressed bytes of a batch of rows. Readers check it before they allocate memory."""
 COLUMNS_BYTES_MAX = BATCH_BYTES_MAX

@@ -3,7 +3,8 @@
 Producers with the Go library sarama before 1.46 do not set it. Like Kafka's broker, logbus then
 computes it from the records. This decompresses the batch and takes up to 0.5 µs a record, so it
 must not run on a thread that appends to logs. A small batch can decompress to far more than its
-size; ``BODY_BYTES_MIN`` and ``BODY_RATIO`` limit the decompressed size."""
+size; ``BODY_BYTES_MIN``, ``BODY_RATIO`` and ``fmt.BROKER_DECOMPRESSED_BYTES_MAX`` limit the
+decompressed size."""
 
 from __future__ import annotations
 
@@ -50,6 +51,7 @@ def fill_in(records: memoryview) -> None:
         # Leave the batch unchanged: the append that follows refuses the batch and gives the reason.
         return
     limit = max(BODY_BYTES_MIN, BODY_RATIO * len(records))
+    limit = min(limit, fmt.BROKER_DECOMPRESSED_BYTES_MAX)
     try:
         newest = newest_timestamp(records, header, limit)
     except CorruptMessageError as error:

@@ -6,14 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_lite.model import NO_TIMESTAMP
+from broker_lite.record import format as fmt
 from broker_lite.record.arrays import numpy_of
 from broker_lite.record.arrow import decode
 from broker_lite.record.batch import BatchHeader, Buffer
 from broker_lite.record.transcode import rows_to_columns
-
-BODY_BYTES_MAX = 64 << 20
-"""Maximum decompressed bytes of a batch of rows in which records are looked up. It is lower than
-for other readers, because several threads may look up records at the same time."""
 
 _Int64s = npt.NDArray[np.int64]
 
@@ -49,7 +46,7 @@ def _offsets_and_times(data: Buffer, header: BatchHeader) -> tuple[_Int64s, _Int
     if header.is_columns:
         columns = decode(data, header)
     else:
-        columns = rows_to_columns(data, header, BODY_BYTES_MAX)
+        columns = rows_to_columns(data, header, fmt.BROKER_DECOMPRESSED_BYTES_MAX)
     deltas = columns.offset_deltas
     if columns.timestamp is not None:
         times = numpy_of(columns.timestamp, np.int64)

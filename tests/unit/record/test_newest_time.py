@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from support.row_codec import Row, decode_rows, encode_rows
 
@@ -44,6 +46,18 @@ def test_large_batch_may_decompress_to_sixteen_times_its_size() -> None:
     sent = untimed(content, fmt.CODEC_NONE)
     newest_time.fill_in(sent)
     assert read_header(sent).max_timestamp == 9
+
+
+def test_large_batch_that_decompresses_to_more_than_64_mib_is_refused() -> None:
+    """The ratio alone would let a batch of 8 MiB, the default of max.message.bytes, decompress to
+    128 MiB."""
+    packed, body = 8 << 20, 120 << 20
+    value = random.Random(1).randbytes(packed // 3) + bytes((body - packed) // 3)
+    bomb = untimed(value, fmt.CODEC_LZ4)
+    assert packed <= len(bomb) and body < newest_time.BODY_RATIO * len(bomb)
+    with pytest.raises(InvalidRecordError, match=f"beyond {64 << 20} bytes"):
+        newest_time.fill_in(bomb)
+    assert newest_time.is_left_out(bomb)
 
 
 def test_broker_computes_no_maximum_timestamp_for_a_corrupt_batch() -> None:

@@ -11,7 +11,7 @@ from support.stored import Disk, append, batch, segment_name
 
 from broker_lite.errors import CorruptMessageError
 from broker_lite.model import ListedOffset
-from broker_lite.record import arrow, newest_time, row_times
+from broker_lite.record import arrow, newest_time
 from broker_lite.record import format as fmt
 from broker_lite.record.arrow import Columns
 from broker_lite.record.batch import read_header, set_max_timestamp
@@ -92,7 +92,7 @@ def test_timestamp_lookup_returns_the_maximum_timestamp_of_an_undecodable_batch(
 
 def test_timestamp_lookup_does_not_decompress_a_batch_beyond_the_limit() -> None:
     log = Disk().log
-    large = bytes(row_times.BODY_BYTES_MAX)
+    large = bytes(fmt.BROKER_DECOMPRESSED_BYTES_MAX)
     made = [Row(0, 10, None, large), Row(1, 20, None, b"")]
     append(log, encode_rows(made, codec=fmt.CODEC_ZSTD))
     assert offset_for_timestamp(log.reader, 15, 2, []) == ListedOffset(0, 20, 1)
