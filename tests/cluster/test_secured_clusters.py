@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -60,7 +61,9 @@ def secured() -> Iterator[LocalCluster]:
     # Other users may enter this folder, unlike pytest's own.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        with LocalCluster(3, directory=f"{folder}/cluster", secure=True) as running:
+        with LocalCluster(
+            3, directory=f"{folder}/cluster", secure=True, config={"metrics.port": "0"}
+        ) as running:
             yield running
 
 
@@ -287,7 +290,7 @@ def test_error_of_a_denied_request_names_the_command_that_grants_the_permission(
         assert joined.value.message.endswith("logbus acl add sixth read --group 'g 1'")
 
 
-def test_audit_log_names_user_and_action_and_holds_no_password(
+def test_audit_log_names_user_and_action_and_neither_it_nor_metrics_hold_a_password(
     secured: LocalCluster, tmp_path: Path
 ) -> None:
     admin = str(secured.client_config)
@@ -357,6 +360,12 @@ def test_audit_log_names_user_and_action_and_holds_no_password(
     for row in wanted:
         until(functools.partial(has, **row))
     everything = "".join(each.read_text() for each in files)
+    for broker in secured.brokers:
+        url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            text = answer.read().decode()
+        assert "logbus_requests_total" in text
+        everything += text
     for secret in (password, wrong, rows["sasl.password"]):
         assert secret not in everything
     for each in files:
