@@ -15,6 +15,7 @@ import kafka
 import kafka.protocol.sasl as kafka_sasl
 import pytest
 from confluent_kafka.admin import AdminClient
+from support.patience import until
 from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
@@ -281,11 +282,16 @@ def test_open_connections_of_a_deleted_user_are_closed(
 ) -> None:
     connection = logged_in(secured.bootstrap_servers, "alice", "wonder land")
     assert connection.call(MetadataRequest(())).topics == ()
+    options = librdkafka(secured, "alice", "wonder land", "SCRAM-SHA-256")
+    theirs = AdminClient(options)
+    theirs.create_topics([confluent_kafka.admin.NewTopic("t", 1, 1)])["t"].result(30)
+    errors: list[int] = []
+    delivered: list[object] = []
     producer = confluent_kafka.Producer(
-        librdkafka(secured, "alice", "wonder land", "SCRAM-SHA-256")
+        {**options, "error_cb": lambda error: errors.append(error.code())}
     )
-    assert producer.list_topics(timeout=20).brokers
-    theirs = AdminClient(librdkafka(secured, "alice", "wonder land", "SCRAM-SHA-256"))
+    producer.produce("t", b"before", on_delivery=lambda error, _: delivered.append(error))
+    assert producer.flush(30) == 0 and delivered == [None]
     deletion = confluent_kafka.admin.UserScramCredentialDeletion
     done = theirs.alter_user_scram_credentials(
         [
@@ -297,6 +303,15 @@ def test_open_connections_of_a_deleted_user_are_closed(
         connection.receive()
     assert set(done) == {"alice"}
     connection.close()
+
+    def has_ended() -> bool:
+        producer.poll(0.1)
+        return confluent_kafka.KafkaError._AUTHENTICATION in errors
+
+    until(has_ended)
+    producer.produce("t", b"after", on_delivery=lambda error, _: delivered.append(error))
+    producer.purge()
+    assert producer.flush(30) == 0 and len(delivered) == 2 and delivered[1] is not None
 
 
 def handshake_0(connection: PlainConnection, mechanism: str) -> None:
