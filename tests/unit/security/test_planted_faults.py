@@ -114,12 +114,21 @@ PLANTS = {
             "test_connection_pool_is_shared_only_by_clients_with_the_same_credential",
         ),
     ),
+    "a reload takes a wrong key": Plant(
+        NETWORK + "tls_listener.py",
+        "            context = self._checked_context()\n",
+        "            context = _unchecked(self._tls)\n",
+        (
+            TLS,
+            "test_listener_keeps_its_certificate_if_the_changed_key_is_not_the_key_of_the_certificate",
+        ),
+    ),
     "a reload fails for unusable files": Plant(
         NETWORK + "tls_listener.py",
         "            return False\n",
         "            raise\n",
         (
-            "unit/server/network/test_tls_listener.py",
+            TLS,
             "test_listener_uses_changed_certificate_files_only_if_they_are_valid",
         ),
     ),
@@ -224,12 +233,25 @@ PLANTS = {
         (LOGINS, "test_client_must_log_in_again_when_its_token_expires"),
     ),
 }
-WITH_NONCE = """
+ADDED = {
+    "_with_nonce": """
 
 def _with_nonce(server: ScramServer, text: str) -> str:
     fields = text.split(",")
     return ",".join([fields[0], "r=" + server.nonce, *fields[2:]])
-"""
+""",
+    "_unchecked": """
+
+def _unchecked(tls: TlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(tls.keystore, tls.key or None)
+    except ssl.SSLError:
+        pass
+    return context
+""",
+}
+"""Functions that planted faults call, by name. They are added to the end of the file."""
 
 
 @pytest.mark.parametrize("name", PLANTS)
@@ -256,7 +278,7 @@ def test_deliberate_security_fault_in_the_code_makes_its_test_fail(
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / plant.file
     text = file.read_text("utf-8")
-    extra = WITH_NONCE if "_with_nonce" in plant.wrong else ""
+    extra = "".join(code for function, code in ADDED.items() if function in plant.wrong)
     file.write_text(text.replace(plant.right, plant.wrong) + extra, "utf-8")
     found = _run(plant.test, tmp_path)
     assert found.returncode == 1, found.stdout[-3000:]

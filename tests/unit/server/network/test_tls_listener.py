@@ -7,6 +7,7 @@ import asyncio
 import datetime
 import logging
 import os
+import shutil
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ import pytest
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from support.certificates import PemFiles, write_pem
+from support.certificates import PemFiles, served_certificate, write_pem
 
 from broker_lite.client.transport.pool import Pool
 from broker_lite.client.transport.steps import CallExchange, Send
@@ -528,6 +529,24 @@ def test_listener_uses_changed_certificate_files_only_if_they_are_valid(
     serve(one, attack)
     first, second, third = seen
     assert first != second == third
+
+
+def test_listener_keeps_its_certificate_if_the_changed_key_is_not_the_key_of_the_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    served, other = write_pem(tmp_path / "served"), write_pem(tmp_path / "other")
+    key = tmp_path / "key.pem"
+    shutil.copy(served.certificate, key)
+    one = listener(served, ssl_key_location=str(key))
+
+    async def attack(endpoint: Endpoint) -> None:
+        before = await asyncio.to_thread(served_certificate, str(endpoint))
+        os.replace(other.certificate, key)
+        one.reload()
+        assert await asyncio.to_thread(served_certificate, str(endpoint)) == before
+
+    serve(one, attack)
+    assert "is not the key of the certificate" in caplog.text
 
 
 def revocation_list(ca: trustme.CA, path: Path, *revoked: str, days: int = 1) -> None:
