@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import random
 from typing import Any
 
 import pytest
+from support.acl_model import KINDS, random_acls, random_question, reference
 from support.handler_world import World, received, run
 
 from broker_lite.config import BrokerConfig
 from broker_lite.errors import InvalidRequestError, SecurityDisabledError
+from broker_lite.security.acls import Acl
+from broker_lite.security.authorizer import AclIndex
 from broker_lite.server.dispatch import HANDLERS
 from broker_lite.server.network.access import Authorizer
 from broker_lite.wire import tables
@@ -25,6 +29,8 @@ from broker_lite.wire.calls.acls import (
 READ = AclRow(2, "t", 3, "User:bob", "*", 3, 3)
 WRITE = READ._replace(operation=4)
 OTHER = AclRow(3, "g", 4, "User:bob", "10.0.0.7", 3, 2)
+SETS = 30
+"""Random sets of ACLs from which all ACLs are deleted, one after another."""
 EVERY = AclRow(1, None, 1, None, None, 1, 1)
 
 
@@ -56,6 +62,43 @@ def test_created_acls_are_described_by_every_broker_until_each_is_deleted() -> N
         assert set((await ask(world, DescribeAclsRequest(EVERY))).acls) == {WRITE, OTHER}
 
     run(body)
+
+
+def test_deletion_of_one_acl_keeps_all_others() -> None:
+    """CVE-2024-27309: in Kafka, the deletion of an ACL also removed another ACL of the same
+    resource."""
+
+    async def body(world: World) -> None:
+        await world.start()
+        registry, deleted = world.brokers[1].registry, 0
+        for seed in range(SETS):
+            rng = random.Random(seed)
+            rows = sorted(map(_row, random_acls(rng, rng.choice(KINDS))))
+            results = await ask(world, CreateAclsRequest(tuple(rows)))
+            left = [row for row, made in zip(rows, results, strict=True) if not made.error_code]
+            while left:
+                await asyncio.sleep(1)
+                gone = left.pop(rng.randrange(len(left)))
+                (result,) = await ask(world, DeleteAclsRequest((gone,)))
+                assert result.deleted == (gone,)
+                await asyncio.sleep(1)
+                assert set((await ask(world, DescribeAclsRequest(EVERY))).acls) == set(left), seed
+                kept = {
+                    Acl(at, each) for at, rows in registry.snapshot.acls.items() for each in rows
+                }
+                index = AclIndex(registry.snapshot.acls)
+                for kind in KINDS:
+                    question = random_question(rng, kind)
+                    assert index.may(*question) == reference(kept, *question), (seed, question)
+                deleted += 1
+        assert deleted > SETS
+
+    run(body)
+
+
+def _row(acl: Acl) -> AclRow:
+    (kind, pattern_type, name), (principal, host, operation, permission) = acl
+    return AclRow(kind, name, pattern_type, principal, host, operation, permission)
 
 
 @pytest.mark.parametrize(
