@@ -14,7 +14,10 @@ from typing import Any
 from broker_lite.record.format import ATTRIBUTE_TRANSACTIONAL
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.wire.api import VERSIONS, ApiKey
-from support.api_frames import batch
+from broker_lite.wire.calls.group_transactions import AddGroupRequest
+from broker_lite.wire.fetch import CLIENT_VERSION
+from support import api_frames
+from support.api_frames import CALL, TRANSACTIONAL_ID, NameOf, batch
 
 TOPIC, GROUP = ResourceKind.TOPIC, ResourceKind.GROUP
 CLUSTER, TXN = ResourceKind.CLUSTER, ResourceKind.TRANSACTIONAL_ID
@@ -29,8 +32,8 @@ Permission = tuple[ResourceKind, Operation]
 class Case:
     """One kind of request of an API and the permissions that it needs.
 
-    The request needs all permissions in ``needs``, or one of the permissions in ``instead``. If
-    ``hides`` is set, the response to a denied request omits the resource without an error.
+    The request needs all permissions in ``needs``, or one of the permissions in ``instead``. The
+    response to a denied request omits resources of the kinds in ``hides`` without an error.
     """
 
     key: ApiKey
@@ -38,7 +41,7 @@ class Case:
     label: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     instead: tuple[Permission, ...] = ()
-    hides: bool = False
+    hides: tuple[ResourceKind, ...] = ()
     first: int = 0
     last: int = 99
     of_brokers: bool = False
@@ -69,6 +72,14 @@ _TXN_WRITE = _on(TXN, OP.WRITE)
 _TXN_DESCRIBE = _on(TXN, OP.DESCRIBE)
 _OF_BROKER = {"resource_type": 4, "resource_name": "1", "configs.name": "num.partitions",
               "configs.value": "2"}  # fmt: skip
+VERIFIES_GROUP = {
+    CALL: lambda names: AddGroupRequest(
+        names[TRANSACTIONAL_ID], 1, 0, names[api_frames.GROUP], True
+    )
+}
+"""The request of a group coordinator that asks whether a transaction includes the group."""
+INSTANCE = "i-hidden"
+"""The instance id of the group's only member."""
 K = ApiKey
 
 CASES: tuple[Case, ...] = (
@@ -80,24 +91,33 @@ CASES: tuple[Case, ...] = (
        fields={"records": batch(producer_id=1, producer_epoch=0, base_sequence=0,
                                 attributes=ATTRIBUTE_TRANSACTIONAL)}),
     _c(K.FETCH, _TOPIC_READ),
+    _c(K.FETCH, _BROKER, label="of-a-follower", fields={"replica_id": 9}, first=CLIENT_VERSION,
+       of_brokers=True),
     _c(K.LIST_OFFSETS, _TOPIC_DESCRIBE),
     _c(K.OFFSET_FOR_LEADER_EPOCH, _TOPIC_DESCRIBE, instead=(_BROKER,)),
     _c(K.METADATA, _TOPIC_DESCRIBE, fields={"topic_id": None}),
     _c(K.METADATA, _TOPIC_DESCRIBE, label="by-id", fields={"topics.name": None}, first=12),
-    _c(K.METADATA, _TOPIC_DESCRIBE, label="all", fields={"topics": None}, hides=True, first=1),
-    _c(K.METADATA, _TOPIC_DESCRIBE, label="all-0", fields={"topics": []}, hides=True, last=0),
+    _c(K.METADATA, _TOPIC_DESCRIBE, label="all", fields={"topics": None}, hides=(TOPIC,),
+       first=1),
+    _c(K.METADATA, _TOPIC_DESCRIBE, label="all-0", fields={"topics": []}, hides=(TOPIC,),
+       last=0),
     _c(K.DESCRIBE_TOPIC_PARTITIONS, _TOPIC_DESCRIBE),
     _c(K.DESCRIBE_TOPIC_PARTITIONS, _TOPIC_DESCRIBE, label="all", fields={"topics": []},
-       hides=True),
+       hides=(TOPIC,)),
     _c(K.OFFSET_COMMIT, _GROUP_READ, _TOPIC_READ),
     _c(K.OFFSET_FETCH, _GROUP_DESCRIBE, _TOPIC_DESCRIBE),
+    _c(K.OFFSET_FETCH, _GROUP_DESCRIBE, _TOPIC_DESCRIBE, label="all", fields={"topics": None},
+       hides=(TOPIC,), first=2),
     _c(K.FIND_COORDINATOR, _GROUP_DESCRIBE, instead=(_BROKER,)),
+    _c(K.FIND_COORDINATOR, _TXN_DESCRIBE, label="of-a-transactional-id", instead=(_BROKER,),
+       fields={"key_type": 1, "key": NameOf(TRANSACTIONAL_ID),
+               "coordinator_keys": NameOf(TRANSACTIONAL_ID)}, first=1),
     _c(K.JOIN_GROUP, _GROUP_READ),
     _c(K.HEARTBEAT, _GROUP_READ),
-    _c(K.LEAVE_GROUP, _GROUP_READ),
+    _c(K.LEAVE_GROUP, _GROUP_READ, fields={"group_instance_id": INSTANCE}),
     _c(K.SYNC_GROUP, _GROUP_READ),
     _c(K.DESCRIBE_GROUPS, _GROUP_DESCRIBE),
-    _c(K.LIST_GROUPS, _GROUP_DESCRIBE, instead=(_DESCRIBE,), hides=True),
+    _c(K.LIST_GROUPS, _GROUP_DESCRIBE, instead=(_DESCRIBE,), hides=(GROUP,)),
     _c(K.CREATE_TOPICS, _on(TOPIC, OP.CREATE), instead=(_on(CLUSTER, OP.CREATE),)),
     _c(K.DELETE_TOPICS, _on(TOPIC, OP.DELETE), fields={"topic_id": None}),
     _c(K.DELETE_TOPICS, _on(TOPIC, OP.DELETE), label="by-id", fields={"topics.name": None},
@@ -111,6 +131,10 @@ CASES: tuple[Case, ...] = (
     _c(K.ADD_PARTITIONS_TO_TXN, _BROKER, label="of-a-broker", first=4,
        of_brokers=True),
     _c(K.ADD_OFFSETS_TO_TXN, _TXN_WRITE, _GROUP_READ),
+    _c(K.ADD_OFFSETS_TO_TXN, _TXN_WRITE, _GROUP_READ, label="verified-by-a-client",
+       fields=VERIFIES_GROUP, first=AddGroupRequest.VERSION),
+    _c(K.ADD_OFFSETS_TO_TXN, label="verified-by-a-broker", fields=VERIFIES_GROUP,
+       first=AddGroupRequest.VERSION, of_brokers=True),
     _c(K.END_TXN, _TXN_WRITE),
     _c(K.WRITE_TXN_MARKERS, _BROKER, instead=(_ALTER,)),
     _c(K.TXN_OFFSET_COMMIT, _TXN_WRITE, _GROUP_READ, _TOPIC_READ),
@@ -126,7 +150,7 @@ CASES: tuple[Case, ...] = (
     _c(K.INCREMENTAL_ALTER_CONFIGS, _on(CLUSTER, OP.ALTER_CONFIGS), label="of-a-broker",
        fields=_OF_BROKER),
     _c(K.LIST_CONFIG_RESOURCES, _on(CLUSTER, OP.DESCRIBE_CONFIGS)),
-    _c(K.DESCRIBE_LOG_DIRS, _DESCRIBE, fields={"topics": None}, hides=True, last=2),
+    _c(K.DESCRIBE_LOG_DIRS, _DESCRIBE, fields={"topics": None}, hides=(CLUSTER,), last=2),
     _c(K.DESCRIBE_LOG_DIRS, _DESCRIBE, fields={"topics": None}, label="with-an-error", first=3),
     _c(K.DELETE_GROUPS, _on(GROUP, OP.DELETE)),
     _c(K.OFFSET_DELETE, _on(GROUP, OP.DELETE), _TOPIC_READ),
@@ -142,8 +166,8 @@ CASES: tuple[Case, ...] = (
     _c(K.ENVELOPE, _BROKER, of_brokers=True),
     _c(K.DESCRIBE_CLUSTER),
     _c(K.DESCRIBE_PRODUCERS, _TOPIC_READ),
-    _c(K.DESCRIBE_TRANSACTIONS, _TXN_DESCRIBE),
-    _c(K.LIST_TRANSACTIONS, _TXN_DESCRIBE, instead=(_BROKER,), hides=True),
+    _c(K.DESCRIBE_TRANSACTIONS, _TXN_DESCRIBE, _TOPIC_DESCRIBE, hides=(TOPIC,)),
+    _c(K.LIST_TRANSACTIONS, _TXN_DESCRIBE, instead=(_BROKER,), hides=(TXN,)),
     _c(K.OFFSETS_FOR_BYTES, _TOPIC_DESCRIBE),
     _c(K.RECORD_TIMES, _TOPIC_DESCRIBE),
     _c(K.END_GROUP_OFFSETS, _BROKER),

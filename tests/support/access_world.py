@@ -1,6 +1,7 @@
 """One broker with an authorizer in virtual time, with real handlers, replicas and metadata.
 
-The broker has a topic with a record, a group with an offset, a transactional id, a user and an ACL.
+The broker has a topic with a record, a group with an offset and a member, an open transaction, a
+user and an ACL.
 Each of them contains canaries: texts that no response to an unauthorized client may contain.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sim.cluster import SimCluster
@@ -35,7 +36,7 @@ from broker_lite.server.network.logins import Logins
 from broker_lite.wire.api import ApiKey
 from broker_lite.wire.fetch import FileRange
 from support import api_frames
-from support.access_cases import Case
+from support.access_cases import INSTANCE, Case
 from support.api_frames import GROUP, TOPIC, TOPIC_ID, TRANSACTIONAL_ID, USER, request_frame
 
 BROKERS = ListenerConfig(
@@ -44,6 +45,8 @@ BROKERS = ListenerConfig(
 )  # fmt: skip
 ADMIN, CLIENT = "User:admin", "User:bob"
 ANSWER_S = 60.0
+OPEN_MS = 900_000
+"""Timeout in virtual milliseconds of the transaction and of the group's member."""
 SETTLED_S = 30.0
 """Virtual seconds after which an idle broker has finished all its writes."""
 NAMES = {TOPIC: "t-hidden", GROUP: "g-hidden", TRANSACTIONAL_ID: "x-hidden", USER: "u-hidden"}
@@ -184,10 +187,33 @@ class AccessWorld:
         find = {"key_type": 1, "coordinator_keys": [NAMES[TRANSACTIONAL_ID]]}
         while (await self.answer(ApiKey.FIND_COORDINATOR, 4, ADMIN, fields=find))[1] != {0}:
             await asyncio.sleep(0.1)
-        begin = {"producer_id": -1, "producer_epoch": -1}
-        while (await self.answer(ApiKey.INIT_PRODUCER_ID, 4, ADMIN, fields=begin))[1] != {0}:
-            await asyncio.sleep(0.1)
+        await self._open_transaction()
+        await self._join_group()
         await asyncio.sleep(SETTLED_S)
+
+    async def _open_transaction(self) -> None:
+        """Open a transaction that includes partition 0 of the topic, for the whole test."""
+        key = ApiKey.INIT_PRODUCER_ID
+        begin = {"producer_id": -1, "producer_epoch": -1, "transaction_timeout_ms": OPEN_MS}
+        while True:
+            reply, codes = await self.answer(key, 4, ADMIN, fields=begin)
+            if codes == {0}:
+                break
+            await asyncio.sleep(0.1)
+        made = api_frames.answer_of(key, 4, reply.frame)
+        fields = {f"v3_and_below_{name}": made[name] for name in ("producer_id", "producer_epoch")}
+        await self._as_admin(ApiKey.ADD_PARTITIONS_TO_TXN, 3, self.names, fields)
+
+    async def _join_group(self) -> None:
+        """Add a static member to the group, which stays for the whole test."""
+        join = {"group_instance_id": INSTANCE, "session_timeout_ms": OPEN_MS}
+        reply, codes = await self.answer(ApiKey.JOIN_GROUP, 7, ADMIN, fields=join)
+        assert codes == {0}, codes
+        joined = api_frames.answer_of(ApiKey.JOIN_GROUP, 7, reply.frame)
+        fields = {name: joined[name] for name in ("member_id", "generation_id")}
+        await self._as_admin(
+            ApiKey.SYNC_GROUP, 5, self.names, fields | {"group_instance_id": INSTANCE}
+        )
 
     async def _as_admin(
         self, key: ApiKey, version: int, names: Mapping[str, str], fields: Mapping[str, Any]
@@ -235,10 +261,22 @@ class AccessWorld:
                 yield canary
 
     def digest(self) -> tuple[object, ...]:
-        """Return everything that a request could change: all znodes, and the start and end of
-        all logs."""
+        """Return everything that a request could change: all znodes, the contents of all logs with
+        their start and end, and all groups with their members."""
         znodes = {path: node.data for path, node in self.cluster.zk._nodes.items()}
         logs: Any = self.parts.logs
         bounds = {key: (log.log_start_offset, log.log_end_offset) for key, log in logs.logs.items()}
-        assert znodes and bounds
-        return znodes, bounds
+        records = dict(_log_files(self.cluster.disks[1]._root))
+        groups: Any = self.parts.groups
+        views = {name: held.group.view() for name, held in groups._groups.items()}
+        assert znodes and bounds and any(records.values()) and views[NAMES[GROUP]].members
+        return znodes, bounds, records, views
+
+
+def _log_files(folder: Any, path: str = "") -> Iterator[tuple[str, bytes]]:
+    """Yield the paths and contents of all segments in a folder of ``MemFiles``."""
+    for name, node in folder.names.items():
+        if hasattr(node, "names"):
+            yield from _log_files(node, f"{path}/{name}")
+        elif name.endswith(".log"):
+            yield f"{path}/{name}", bytes(node.data)

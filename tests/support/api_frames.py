@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import kafka.protocol.consumer as consumer
 import kafka.protocol.producer as producer
@@ -39,6 +39,17 @@ LIBRARY: Mapping[int, Any] = {
 
 TOPIC, TOPIC_ID, GROUP, TRANSACTIONAL_ID, USER = "topic", "topic_id", "group", "txn", "user"
 """Kinds of resources whose names the caller gives for a request's fields."""
+
+CALL = "call"
+"""The key in a request's fields of a function that returns the call for the names of resources. Its
+frame is sent instead of one from kafka-python's tables."""
+
+
+class NameOf(NamedTuple):
+    """The value of a field that has the name of a resource of this kind."""
+
+    kind: str
+
 
 _RESOURCE_FIELDS = {
     "topics.name": TOPIC, "topic_data.name": TOPIC, "v3_and_below_topics.name": TOPIC,
@@ -82,10 +93,12 @@ def request_frame(
 ) -> bytes:
     """Return a request's frame without its length. ``names`` has a name for each kind of resource.
 
-    ``fields`` sets fields by name. ``parent.name`` names a field of an array's elements.
+    ``fields`` sets fields by name. ``parent.name`` names a field of an array's elements. A value
+    ``NameOf`` is replaced by a name from ``names``.
     """
-    if key in _OWN:
-        call: Call[Any] = _OWN[key](names)
+    make = (fields or {}).get(CALL) or _OWN.get(key)
+    if make is not None:
+        call: Call[Any] = make(names)
         return bytes(encode_call(call, 3, "c"))[4:]
     kind = LIBRARY[key]
     values = {**_VALUES, **(fields or {})}
@@ -109,10 +122,12 @@ def _value(
     field: Any, parent: str, version: int, names: Mapping[str, str], values: Mapping[str, Any]
 ) -> Any:
     for key in (f"{parent}.{field.name}", field.name):
-        if key in values:
-            return values[key]
-        if key in _RESOURCE_FIELDS and not field.is_struct_array():
-            name: Any = names[_RESOURCE_FIELDS[key]]
+        given = values.get(key)
+        if key in values and not isinstance(given, NameOf):
+            return given
+        kind = given.kind if isinstance(given, NameOf) else _RESOURCE_FIELDS.get(key)
+        if kind is not None and not field.is_struct_array():
+            name: Any = names[kind]
             if field.type_str == "uuid":
                 name = uuid.UUID(bytes=topic_id_bytes(name))
             return [name] if field.is_array() else name

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from sim import scheduler
-from support.access_cases import CASES, CODES, Case
+from support import api_frames
+from support.access_cases import CASES, CODES, VERIFIES_GROUP, Case
 from support.access_world import (
     ABSENT,
     CLIENT,
@@ -44,7 +45,7 @@ from broker_lite.server import dispatch
 from broker_lite.server.network.access import FORWARDED, ROWS, Authorizer
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.network.logins import BEFORE_LOGIN, Logins
-from broker_lite.wire.api import VERSIONS, encode_call
+from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest, EnvelopeResponse
 from broker_lite.wire.primitives import Reader
 
@@ -52,6 +53,11 @@ AUTHORIZATION = frozenset(CODES.values())
 GUARDED = [case for case in CASES if case.needs]
 BROKER, BROKERS = "User:broker-9", "BROKERS"
 DIRECTORY = "/data"
+NAMED = {
+    ResourceKind.TOPIC: api_frames.TOPIC,
+    ResourceKind.GROUP: api_frames.GROUP,
+    ResourceKind.TRANSACTIONAL_ID: api_frames.TRANSACTIONAL_ID,
+}
 EVERY_PERMISSION = [(kind, each) for kind, row in OPERATIONS.items() for each in row]
 
 
@@ -86,6 +92,11 @@ def implies(granted: Operation, needed: Operation) -> bool:
     return granted in (needed, Operation.ALL) or granted in IMPLIED_BY.get(needed, ())
 
 
+def suffices(case: Case, kind: ResourceKind, granted: Operation) -> bool:
+    """Return whether the granted operation is or implies one that the case needs instead."""
+    return any(kind is on and implies(granted, each) for on, each in case.instead)
+
+
 def insufficient(case: Case) -> Iterator[tuple[Acls, int]]:
     """Yield sets of ACLs that do not allow the request, with the error code that the response must
     have."""
@@ -94,9 +105,11 @@ def insufficient(case: Case) -> Iterator[tuple[Acls, int]]:
         others = [need for need in case.needs if need != (kind, needed)]
         yield grants(*others), CODES[kind]
         for each in OPERATIONS[kind]:
-            if not implies(each, needed) and (kind, each) not in case.instead:
+            if not implies(each, needed) and not suffices(case, kind, each):
                 yield grants(*others, (kind, each)), CODES[kind]
-        if not (case.of_brokers or case.instead):
+        if case.of_brokers:
+            yield everything, CODES[kind]
+        elif not case.instead:
             denial = grants((kind, needed), how=Permission.DENY)
             yield merged(everything, denial), CODES[kind]
         if kind is not ResourceKind.CLUSTER:
@@ -104,7 +117,7 @@ def insufficient(case: Case) -> Iterator[tuple[Acls, int]]:
             yield merged(grants(*others), elsewhere), CODES[kind]
     kinds = {kind for kind, _ in case.needs}
     for other in EVERY_PERMISSION:
-        if other[0] not in kinds and other not in case.instead and len(kinds) == 1:
+        if other[0] not in kinds and not suffices(case, *other) and len(kinds) == 1:
             yield grants(other), CODES[case.needs[0][0]]
 
 
@@ -153,8 +166,11 @@ async def _check_denials(world: AccessWorld, case: Case, version: int) -> None:
         reply = await world.send(frame)
         shown = f"{case} version {version} with {[*acls.items()]}: {reply.refusal}"
         codes = error_codes(answer_of(case.key, version, reply.frame))
-        assert codes & AUTHORIZATION == (set() if case.hides else {code}), (shown, codes)
-        assert not [text for text in hidden if text in reply.frame], shown
+        omitted = [kind for kind in case.hides if CODES[kind] == code]
+        assert codes & AUTHORIZATION == (set() if omitted else {code}), (shown, codes)
+        names = [NAMES[NAMED[kind]].encode() for kind in omitted if kind in NAMED]
+        for text in (*hidden, *(name for name in names if name not in frame)):
+            assert text not in reply.frame, shown
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -198,6 +214,29 @@ def test_request_with_sufficient_permissions_is_not_denied(case: Case) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("shows", [True, False])
+def test_created_topic_shows_its_settings_only_to_clients_that_may_describe_them(
+    shows: bool,
+) -> None:
+    async def body(world: AccessWorld) -> None:
+        create, describe = (
+            (ResourceKind.TOPIC, each) for each in (Operation.CREATE, Operation.DESCRIBE_CONFIGS)
+        )
+        world.grant(grants(create, *([describe] if shows else []), names=ABSENT))
+        for version in range(5, VERSIONS[ApiKey.CREATE_TOPICS][1] + 1):
+            reply, _ = await world.answer(
+                ApiKey.CREATE_TOPICS, version, fields={"validate_only": True}, names=ABSENT
+            )
+            (topic,) = answer_of(ApiKey.CREATE_TOPICS, version, reply.frame)["topics"]
+            assert topic["error_code"] == 0
+            code = 0 if shows else CODES[ResourceKind.TOPIC]
+            assert topic["topic_config_error_code"] == code
+            assert (topic["num_partitions"] == -1) == (not shows)
+            assert bool(topic["configs"]) == shows
+
+    run(body)
+
+
 def test_principal_of_a_broker_cannot_read_or_write_topics_through_client_apis() -> None:
     async def body(world: AccessWorld) -> None:
         world.grant({})
@@ -205,6 +244,9 @@ def test_principal_of_a_broker_cannot_read_or_write_topics_through_client_apis()
         for case in GUARDED:
             needs = {*case.needs, *case.instead}
             if (ResourceKind.CLUSTER, Operation.CLUSTER_ACTION) in needs:
+                continue
+            if case.fields is VERIFIES_GROUP:
+                # Brokers send this request; only from a client it is like a producer's.
                 continue
             for version in case.versions:
                 reply, codes = await world.answer(
