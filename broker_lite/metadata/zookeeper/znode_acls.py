@@ -42,11 +42,13 @@ def close_znodes(
             client.ensure_path(chroot + path, CREATOR_ALL_ACL)
             client.set(chroot + path, data)
         top = chroot or "/"
+        former = {owner for owner in _owners(client, top) or () if owner[0] != "world"}
         client.set_acls(top, CREATOR_ALL_ACL)
         # ZooKeeper stores only hashes of credentials. Read this client's hashes from one znode, to
         # compare the other znodes with them.
         owners = _owners(client, top)
-        if closes_root or _owns(client, "/", owners):
+        # The root may still admit a credential that the file no longer has.
+        if closes_root or _owns(client, "/", (owners or frozenset()) | former):
             client.set_acls("/", CREATOR_ALL_ACL)
         for path in _tree(client, top):
             # ``_tree`` lists a znode's children after this block has run for the znode. From then
