@@ -3,7 +3,8 @@
 At its start, the broker binds its ports, opens the data directory (lock, identity, recovery),
 registers in ZooKeeper, and accepts connections. To stop, it gives up leadership, closes the
 listeners, finishes requests in flight, flushes every log, writes the clean-shutdown marker, and
-removes its registration.
+removes its registration. The HTTP port answers probes from before the recovery to the end of the
+stop.
 
 Other threads recover and close the logs; all else runs on the event loop's thread."""
 
@@ -36,7 +37,7 @@ from broker_lite.machine import machine_id
 from broker_lite.metadata.znodes import Registration
 from broker_lite.metadata.zookeeper.store import OPERATIONS, ZooKeeperStore
 from broker_lite.metadata.zookeeper.tls import tls_of
-from broker_lite.model import NO_BROKER, OAUTHBEARER, PartitionView
+from broker_lite.model import NO_BROKER, OAUTHBEARER, Endpoint, PartitionView
 from broker_lite.net.listening import why_not_listening
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.server.audit import AuditLog
@@ -83,6 +84,10 @@ DEREGISTER_S = 0.5
 """Maximum seconds for which a stopping broker waits for ZooKeeper to remove its registration.
 
 If ZooKeeper does not answer, the registration ends when the session expires."""
+RECOVERING = "recovering"
+NOT_REGISTERED = "not registered in ZooKeeper"
+NOT_ACCEPTING = "not accepting connections"
+DRAINING = "draining"
 
 
 class Broker:
@@ -99,6 +104,11 @@ class Broker:
         self.fatal: asyncio.Future[LogbusError] = self._loop.create_future()
         self._clean = False
         self._recovery_s = 0.0
+        self._reasons = [RECOVERING, NOT_REGISTERED, NOT_ACCEPTING]
+        """Why the broker is not ready: the steps of its start that are left, and its stop."""
+        self._parts: BrokerContext | None = None
+        """The parts of the broker while it accepts connections, else None."""
+        self._metrics.gauge("ready", lambda: not self._unready())
 
     async def start(self) -> dict[str, Any]:
         """Start to serve clients. Return the fields of the ready line.
@@ -115,7 +125,9 @@ class Broker:
         config, clock, stack = self._config, self._clock, self._stack
         listener = Listener(config, clock=clock, metrics=self._metrics)
         stack.callback(listener.close)
+        metrics_port = await self._serve_metrics()
         logs = await self._open_logs()
+        self._reasons.remove(RECOVERING)
         disk = Disk(
             self._loop,
             append_threads=config.disk_threads,
@@ -128,21 +140,7 @@ class Broker:
         registry.session_losses = self._metrics.counter("zookeeper_session_losses")
         registry.on_fatal(self._fatal)
         stack.push_async_callback(self._deregister, registry)
-        cluster_id = await registry.start(
-            Registration(
-                broker_id=config.broker_id,
-                endpoint=listener.endpoint,
-                directory_id=logs.data.directory_id,
-                start_counter=logs.data.start_counter,
-                rack=config.rack or None,
-                features=SUPPORTED_FEATURES,
-                is_full=logs.data.is_full,
-                listeners=listener.endpoints,
-            ),
-            cluster_id=logs.data.cluster_id,
-            damaged=logs.suspect_logs,
-        )
-        logs.data.adopt_cluster(cluster_id)
+        cluster_id = await self._register(listener, logs, registry)
         parts = self._compose(listener, logs, disk, registry)
         parts = self._with_authorizer(parts, listener.inter_broker)
         if config.sasl_mechanisms:
@@ -157,6 +155,8 @@ class Broker:
             on_login=parts.audit.write if parts.audit.is_on else None,
             call_soon=disk.call_soon,
         )
+        self._parts = parts
+        self._reasons.remove(NOT_ACCEPTING)
         if listener.has_tls:
             self._loop.add_signal_handler(signal.SIGHUP, listener.reload)
         stack.push_async_callback(self._finish, listener, dispatcher, parts.replicas)
@@ -164,7 +164,6 @@ class Broker:
         stack.push_async_callback(self._drain, registry)
         stack.callback(self._watch.close)
         self._declare_gauges(parts)
-        metrics_port = await self._serve_metrics(parts)
         self._start_housekeeping(parts)
         bound = listener.bound
         logger.info(
@@ -181,6 +180,28 @@ class Broker:
             "pid": os.getpid(),
             "metrics_port": metrics_port,
         }
+
+    async def _register(self, listener: Listener, logs: LogManager, registry: Registry) -> str:
+        """Register the broker in ZooKeeper, and record the cluster in the data directory. Return
+        the cluster id."""
+        config = self._config
+        cluster_id = await registry.start(
+            Registration(
+                broker_id=config.broker_id,
+                endpoint=listener.endpoint,
+                directory_id=logs.data.directory_id,
+                start_counter=logs.data.start_counter,
+                rack=config.rack or None,
+                features=SUPPORTED_FEATURES,
+                is_full=logs.data.is_full,
+                listeners=listener.endpoints,
+            ),
+            cluster_id=logs.data.cluster_id,
+            damaged=logs.suspect_logs,
+        )
+        self._reasons.remove(NOT_REGISTERED)
+        logs.data.adopt_cluster(cluster_id)
+        return cluster_id
 
     def _store(self) -> ZooKeeperStore:
         """Return the connection to ZooKeeper. It adds the latency of each kind of request to the
@@ -348,6 +369,7 @@ class Broker:
     async def stop(self) -> None:
         """Stop gracefully, within 2 s unless a disk hangs or leadership cannot be moved."""
         self._clean = True
+        self._reasons.append(DRAINING)
         self._timers.cancel()
         await self._stack.aclose()
 
@@ -433,6 +455,8 @@ class Broker:
 
         Then fail all requests that still wait, and send the answers."""
         listener.stop()
+        self._parts = None
+        self._reasons.append(NOT_ACCEPTING)
         until_ms = self._clock.monotonic_ms() + int(FINISH_S * 1000)
         while replicas.in_flight_count and self._clock.monotonic_ms() < until_ms:
             await asyncio.sleep(0.01)
@@ -444,7 +468,7 @@ class Broker:
         dispatcher.close()
         listener.close()
 
-    async def _serve_metrics(self, parts: BrokerContext) -> int | None:
+    async def _serve_metrics(self) -> int | None:
         """Open the HTTP port if the configuration has one. Return the bound port, or None."""
         config = self._config
         if config.metrics_port < 0:
@@ -457,8 +481,8 @@ class Broker:
                 f"metrics.port={config.metrics_port} needs the package {error.name}: "
                 "pip install 'pyspark-logbus[broker]'"
             ) from None
-        login = self._metrics_login(parts)
-        server = HttpServer(Exposition(self._metrics), lambda: self._unready(parts), login)
+        login = self._metrics_login()
+        server = HttpServer(Exposition(self._metrics), self._unready, login)
         try:
             port = await server.start(config.metrics_host, config.metrics_port)
         except OSError as error:
@@ -471,10 +495,12 @@ class Broker:
             raise InvalidConfigError(f"{at}: {why_not_listening(error)}") from None
         self._stack.push_async_callback(server.close)
         scheme = "http" if login is None else "https"
-        logger.info("serving metrics at %s://%s:%d/metrics", scheme, config.metrics_host, port)
+        logger.info(
+            "serving metrics at %s://%s/metrics", scheme, Endpoint(config.metrics_host, port)
+        )
         return port
 
-    def _metrics_login(self, parts: BrokerContext) -> HttpLogin | None:
+    def _metrics_login(self) -> HttpLogin | None:
         """Return the object that checks logins at the HTTP port, and start to reload its TLS files;
         None without metrics.listener.name."""
         listener = metrics_listener(self._config)
@@ -488,19 +514,20 @@ class Broker:
             tls.reload()
 
         self._timers.start(_every(int(RELOAD_S * 1000), reload))
-        return HttpLogin(parts, tls)
+        return HttpLogin(lambda: self._parts, tls)
 
-    def _unready(self, parts: BrokerContext) -> list[str]:
+    def _unready(self) -> list[str]:
         """Return why clients cannot rely on this broker now; an empty list if they can."""
-        own = parts.registry.snapshot.brokers.get(self._config.broker_id)
+        parts = self._parts
+        if parts is None:
+            return self._reasons
         reasons = {
-            "not registered in ZooKeeper": own is None,
+            NOT_REGISTERED: self._config.broker_id not in parts.registry.snapshot.brokers,
             "no connection to ZooKeeper": not parts.registry.connected,
-            "draining": own is not None and own.draining,
             f"the log directory {parts.logs.data.path} failed": parts.logs.data.failed,
             f"the log directory {parts.logs.data.path} is full": parts.logs.data.is_full,
         }
-        return [reason for reason, applies in reasons.items() if applies]
+        return [*self._reasons, *(reason for reason, applies in reasons.items() if applies)]
 
     def _declare_gauges(self, parts: BrokerContext) -> None:
         """Register the gauges whose values come from several parts of the broker."""
@@ -508,7 +535,6 @@ class Broker:
         labels = (__version__, parts.cluster_id(), str(config.broker_id), config.rack)
         directory = (parts.logs.data.path,)
         gauge("broker_info", lambda: {labels: 1})
-        gauge("ready", lambda: not self._unready(parts))
         gauge("controller_active", lambda: registry.is_controller)
         gauge("zookeeper_connected", lambda: registry.connected)
         gauge("metadata_age_seconds", lambda: registry.metadata_age_s)

@@ -46,6 +46,7 @@ INSECURE = b"/metrics needs TLS here: set metrics.listener.name, or metrics.host
 REFUSALS = {
     401: b"/metrics needs a client certificate, or the user and password of HTTP Basic\n",
     403: b"/metrics needs the permission to describe the cluster\n",
+    503: b"the broker starts or stops and cannot check logins for /metrics; try again later\n",
 }
 
 Reasons = Callable[[], list[str]]

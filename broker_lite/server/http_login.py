@@ -1,12 +1,15 @@
 """Authenticate and authorize requests for ``/metrics`` over TLS.
 
 A client logs in with a certificate, or with HTTP Basic and the password of a SCRAM user, which
-another thread checks. Its principal needs the operation Describe on the cluster."""
+another thread checks. Its principal needs the operation Describe on the cluster. A starting
+broker refuses every login, because it has not read users and ACLs yet, and a stopping broker
+because its audit log ends."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker_lite.errors import ClusterAuthorizationError, SaslAuthenticationError
@@ -27,19 +30,24 @@ BASIC = "BASIC"
 
 
 class HttpLogin:
-    """The TLS of the HTTP port, and the login of its clients."""
+    """The TLS of the HTTP port, and the login of its clients.
 
-    def __init__(self, parts: BrokerContext, tls: ListenerTls) -> None:
+    ``parts`` returns the parts of the broker, or None while the broker starts or stops."""
+
+    def __init__(self, parts: Callable[[], BrokerContext | None], tls: ListenerTls) -> None:
         self._parts = parts
         self.tls = tls
 
     async def refusal(self, host: str, certificate: bytes, authorization: str) -> int:
         """Return 0 if a request for ``/metrics`` is allowed, else the HTTP status of the refusal:
-        401 without a valid login, 403 without the permission.
+        401 without a valid login, 403 without the permission, 503 while the broker starts
+        or stops.
 
         ``certificate`` is the client's certificate (DER), or empty. ``authorization`` is the value
         of the Authorization header."""
-        parts = self._parts
+        parts = self._parts()
+        if parts is None:
+            return 503
         session = Session(0, f"{host}:0", self.tls.listener_name, is_encrypted=True)
         if not certificate and not authorization:
             return 401

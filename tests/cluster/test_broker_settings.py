@@ -1,10 +1,12 @@
 """Test two broker settings: fetch.verify, which says for which clients the broker checks the CRC of
-fetched batches, and the port of HTTP metrics.
+fetched batches, and the port of HTTP metrics and probes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -23,13 +25,17 @@ from support.data_calls import (
     rows_batch,
     send_batch,
 )
-from support.patience import until
+from support.patience import PATIENCE_S, until
 from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
+from broker_lite.config import BrokerConfig
 from broker_lite.errors import CorruptMessageError
-from broker_lite.local.cluster import LocalCluster
+from broker_lite.local.cluster import LocalCluster, first_free_ports
+from broker_lite.local.zookeeper import EmbeddedZooKeeper
+from broker_lite.server.broker import Broker
 from broker_lite.server.metrics import METRICS, PREFIX
+from broker_lite.storage.files import OsFiles
 
 
 @pytest.mark.parametrize(
@@ -121,20 +127,137 @@ def test_broker_without_zookeeper_is_alive_but_not_ready(tmp_path: Path) -> None
     config = {"metrics.port": "0", "zookeeper.session.timeout.ms": "2000"}
     with LocalCluster(1, directory=tmp_path, config=config) as running:
         address = f"http://127.0.0.1:{running.brokers[0].metrics_port}"
-
-        def reasons() -> list[str]:
-            try:
-                page(f"{address}/readyz")
-            except urllib.error.HTTPError as error:
-                assert error.code == 503
-                return list(json.loads(error.read())["reasons"])
-            return []
-
-        assert reasons() == []
+        assert unready(address) == []
         assert running.zookeeper_server is not None
         running.zookeeper_server.stop()
-        until(lambda: "no connection to ZooKeeper" in reasons(), what="the reason")
+        until(lambda: "no connection to ZooKeeper" in unready(address), what="the reason")
         assert page(f"{address}/livez") == "ok\n"
+
+
+def test_broker_without_metrics_port_does_not_import_the_library_for_metrics(
+    make_cluster: Callable[..., LocalCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import of the library would delay each start by 66 ms."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    log = make_cluster(1).brokers[0].log.read_text("utf-8")
+    imported = {line.rpartition("|")[2].strip() for line in log.splitlines()}
+    assert "broker_lite.server.metrics" in imported
+    assert not {name for name in imported if name.startswith(("prometheus_client", "h11"))}
+
+
+class HeldFiles(OsFiles):
+    """The real file system, in which the sync of a folder waits for ``is_released``. The start of a
+    data directory and its clean shutdown sync the folder.
+    """
+
+    def __init__(self) -> None:
+        self.is_held = threading.Event()
+        self.is_released = threading.Event()
+
+    def sync_dir(self, path: str) -> None:
+        self.is_held.set()
+        assert self.is_released.wait(PATIENCE_S)
+        super().sync_dir(path)
+
+
+def test_starting_or_stopping_broker_is_alive_and_names_why_it_is_not_ready(
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = HeldFiles()
+    (port,) = first_free_ports("127.0.0.1", 21300, 1)
+    address = f"http://127.0.0.1:{port}"
+    first, second = (
+        BrokerConfig(
+            port=0,
+            log_dir=str(tmp_path / name),
+            zookeeper_connect=f"{zookeeper.address}/{tmp_path.name}/logbus",
+            metrics_port=metrics_port,
+        )
+        for name, metrics_port in (("first", -1), ("second", port))
+    )
+
+    def check_recovering() -> None:
+        assert files.is_held.wait(PATIENCE_S)
+        assert unready(address) == [
+            "recovering",
+            "not registered in ZooKeeper",
+            "not accepting connections",
+        ]
+        assert page(f"{address}/livez") == "ok\n"
+        assert "logbus_ready 0.0" in page(f"{address}/metrics")
+        files.is_released.set()
+        until(lambda: unready(address)[0] == "not registered in ZooKeeper", what="the reason")
+        assert "logbus_ready 0.0" in page(f"{address}/metrics")
+
+    def check_stopping() -> None:
+        assert files.is_held.wait(PATIENCE_S)
+        assert {"draining", "not accepting connections"} <= {*unready(address)}
+        assert page(f"{address}/livez") == "ok\n"
+        assert "logbus_ready 0.0" in page(f"{address}/metrics")
+
+    async def main() -> None:
+        holder = Broker(first)
+        await holder.start()
+        monkeypatch.setattr("broker_lite.server.broker.OsFiles", lambda: files)
+        broker = Broker(second)
+        start = asyncio.create_task(broker.start())
+        try:
+            await asyncio.to_thread(check_recovering)
+        finally:
+            files.is_released.set()
+            # The second broker registers when the first, which has the same id, has left.
+            await holder.stop()
+            await start
+            assert await asyncio.to_thread(unready, address) == []
+            assert "logbus_ready 1.0" in await asyncio.to_thread(page, f"{address}/metrics")
+            files.is_held.clear()
+            files.is_released.clear()
+            stop = asyncio.create_task(broker.stop())
+            try:
+                await asyncio.to_thread(check_stopping)
+            finally:
+                files.is_released.set()
+                await stop
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_draining_broker_answers_probes_and_says_that_it_is_draining(
+    make_cluster: Callable[..., LocalCluster],
+) -> None:
+    config = {"metrics.port": "0", "zookeeper.session.timeout.ms": "30000"}
+    running = make_cluster(2, config=config)
+    with connect(running.bootstrap_servers) as bus:
+        bus.create_topic("drained", partitions=1, replication_factor=2)
+        with bus.producer() as producer:
+            producer.send("drained", b"x").result()
+        controller = running.brokers[bus.admin.cluster().controller_id]
+    (broker,) = (each for each in running.brokers if each is not controller)
+    address = f"http://127.0.0.1:{broker.metrics_port}"
+    assert unready(address) == []
+    # Without the controller, no other broker takes over the partition, so the drain lasts.
+    controller.pause()
+    try:
+        broker.request_stop()
+        until(lambda: unready(address) == ["draining"], what="the reason")
+        assert page(f"{address}/livez") == "ok\n"
+        assert "logbus_ready 0.0" in page(f"{address}/metrics")
+    finally:
+        controller.resume()
+    broker.wait_stopped()
+    assert "moved leadership to other brokers" in broker.log.read_text("utf-8")
+
+
+def unready(address: str) -> list[str]:
+    """Return the reasons with which /readyz at this address answers 503; none if it answers
+    200.
+    """
+    try:
+        page(f"{address}/readyz")
+    except urllib.error.HTTPError as error:
+        assert error.code == 503
+        return list(json.loads(error.read())["reasons"])
+    return []
 
 
 def page(url: str) -> str:

@@ -218,7 +218,7 @@ def login(config: BrokerConfig) -> HttpLogin:
         audit=AuditLog(),
         metrics=Metrics(),
     )
-    return HttpLogin(parts, ListenerTls(listener, "", clock=Clock()))
+    return HttpLogin(lambda: parts, ListenerTls(listener, "", clock=Clock()))
 
 
 def trusting(pem: PemFiles, own: PemFiles | None = None) -> ssl.SSLContext:
@@ -258,6 +258,19 @@ def test_metrics_on_a_public_address_require_permission_to_describe_the_cluster(
         assert (await ask(get("/readyz"))).startswith(b"HTTP/1.1 200"), "probes need no login"
 
     run(test, host="0.0.0.0", login=login(secured(pem)), context=trusting(pem))
+
+
+def test_starting_broker_with_tls_answers_probes_but_refuses_metrics(tmp_path: Path) -> None:
+    pem = write_pem(tmp_path)
+    starting = HttpLogin(lambda: None, login(secured(pem)).tls)
+
+    async def test(ask: Ask) -> None:
+        assert (await ask(get("/livez"))).startswith(b"HTTP/1.1 200")
+        assert (await ask(get("/readyz"))).startswith(b"HTTP/1.1 503")
+        answer = await ask(get("/metrics", basic("alice:of alice")))
+        assert answer.startswith(b"HTTP/1.1 503") and b"try again later" in answer
+
+    run(test, "recovering", login=starting, context=trusting(pem))
 
 
 @pytest.mark.parametrize(("name", "status"), [("scraper", 200), ("someone", 403)])
