@@ -32,6 +32,9 @@ yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[3]
 STOP_S = broker.DRAIN_S + broker.FINISH_S + broker.DEREGISTER_S
 """The longest time of a stop without a hanging disk."""
+START_S = 600
+"""Seconds that a service manager gives a broker for its start."""
+KUBERNETES_PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 PROBES = set(re.findall(r'b"(/\w+)"', Path(str(http.__file__)).read_text("utf-8")))
 
 
@@ -167,7 +170,7 @@ def test_kubernetes_pod_runs_a_secured_broker(
     (certificates / "zookeeper.auth").chmod(0o640)
     config = started_config(settings_map, container, "logbus-1", tmp_path, certificates)
     require_secured(config, "logbus-1.logbus")
-    for probe in ("readinessProbe", "livenessProbe"):
+    for probe in KUBERNETES_PROBES:
         assert container[probe]["httpGet"]["scheme"] == "HTTPS"
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["security"] == FOLDER
@@ -188,9 +191,13 @@ def test_kubernetes_pod_writes_settings_that_a_broker_accepts(
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"clients": config.port, "metrics": config.metrics_port}
     assert {port["name"]: port["port"] for port in service["spec"]["ports"]} == ports
-    for probe in ("readinessProbe", "livenessProbe"):
+    for probe in KUBERNETES_PROBES:
         assert container[probe]["httpGet"]["path"] in PROBES
         assert container[probe]["httpGet"]["port"] in ports
+    # /readyz fails during a long recovery, so the probes that restart the pod must not use it.
+    start = container["startupProbe"]
+    assert start["httpGet"]["path"] == container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert start["periodSeconds"] * start["failureThreshold"] == START_S
     assert config.metrics_host == "0.0.0.0", "probes do not come from the loopback"
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert config.log_dir.startswith(mounts["data"])
@@ -213,6 +220,7 @@ def test_systemd_unit_waits_for_the_broker_and_gives_it_time_to_stop(
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(printed(capsys, "systemd"))
     service = unit["Service"]
+    assert service["TimeoutStartSec"] == f"{START_S // 60}min"
     assert service["Type"] == "notify"
     assert float(service["TimeoutStopSec"]) > STOP_S
     assert int(service["LimitNOFILE"]) >= 100_000
