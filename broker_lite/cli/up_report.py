@@ -17,7 +17,7 @@ import click
 from broker_lite.cli import output, running
 from broker_lite.client import discovery
 from broker_lite.errors import LogbusError
-from broker_lite.model import INTERNAL_PREFIX
+from broker_lite.model import INTERNAL_PREFIX, Endpoint
 
 LOG = "up.log"
 """Name of the log of a detached ``up``, in the cluster's folder."""
@@ -25,8 +25,10 @@ EXAMPLE = "events"
 """Topic name in the suggested commands, if the cluster has no topics."""
 _ANSWER_MS = 5000
 """Maximum milliseconds that the report waits for an answer of the brokers."""
-_INTERNAL = ("processes", "zookeeper_pid", "metrics_tls")
+_INTERNAL = ("processes", "zookeeper_pid", "metrics_tls", "metrics_host")
 """Keys of ``cluster.json`` that the report omits."""
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The loopback address that reaches a port bound to a wildcard address."""
 
 Facts = dict[str, Any]
 """The content of ``cluster.json``: a cluster's addresses, folder and processes
@@ -106,8 +108,12 @@ def _where(facts: Facts) -> list[str]:
         parts["console"] = facts["console"]
     metrics_ports = [broker.get("metrics_port") for broker in facts["brokers"]]
     if any(metrics_ports):
-        base = f"http{'s' if facts.get('metrics_tls') else ''}://127.0.0.1"
-        parts["metrics"] = " ".join(f"{base}:{port}/metrics" for port in metrics_ports)
+        scheme = "https" if facts.get("metrics_tls") else "http"
+        host = str(facts.get("metrics_host", "127.0.0.1"))
+        host = _LOOPBACK.get(host, host)
+        parts["metrics"] = " ".join(
+            f"{scheme}://{Endpoint(host, port)}/metrics" for port in metrics_ports
+        )
     return [f"{name + ':':<11} {value}" for name, value in parts.items()]
 
 

@@ -285,6 +285,8 @@ class LocalCluster:
             shown["console"] = self.console.url
         if self._settings.get("metrics.listener.name"):
             shown["metrics_tls"] = True
+        if "metrics.host" in self._settings:
+            shown["metrics_host"] = self._settings["metrics.host"]
         return {
             "bootstrap_servers": self.bootstrap_servers,
             "zookeeper": self.zookeeper,

@@ -228,6 +228,23 @@ def test_command_up_listens_on_its_port_not_on_the_advertised_port(logbus: Logbu
     socket.create_connection(("127.0.0.1", port)).close()
 
 
+@pytest.mark.parametrize("is_fixed", [False, True], ids=["any port", "fixed port"])
+def test_command_up_prints_a_metrics_address_for_each_of_three_brokers(
+    logbus: Logbus, is_fixed: bool
+) -> None:
+    first = first_free_ports("::1", 21200, 1)[0] if is_fixed else 0
+    settings = ("-c", "metrics.host=::1", "-c", f"metrics.port={first}")
+    done = logbus("up", "-d", "--ephemeral", "--brokers", "3", "--port", "0", *settings)
+    ports = [broker["metrics_port"] for broker in json.loads(done.stdout)["brokers"]]
+    assert len(set(ports)) == 3 and min(ports) >= first
+    (line,) = (row for row in done.stderr.splitlines() if row.startswith("metrics:"))
+    urls = line.split()[1:]
+    assert urls == [f"http://[::1]:{port}/metrics" for port in ports]
+    for number, url in enumerate(urls):
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+            assert f'broker_id="{number}"' in answer.read().decode()
+
+
 def test_commands_distinguish_clusters_by_their_directory(logbus: Logbus, tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     first = up(logbus, "-d", "--port", "0", "--dir", one)

@@ -60,6 +60,28 @@ def test_up_report_explains_the_login_of_a_secured_cluster(
     assert "on this machine need no option; elsewhere: logbus topic list -F /c/secur" in said
 
 
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        (None, "http://127.0.0.1:7/metrics http://127.0.0.1:8/metrics"),
+        ("10.0.0.7", "http://10.0.0.7:7/metrics http://10.0.0.7:8/metrics"),
+        ("0.0.0.0", "http://127.0.0.1:7/metrics http://127.0.0.1:8/metrics"),
+        ("::", "http://[::1]:7/metrics http://[::1]:8/metrics"),
+    ],
+)
+def test_up_report_shows_addresses_at_which_the_brokers_serve_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str | None, shown: str
+) -> None:
+    measured = facts(tmp_path, 9092, 9093)
+    for port, broker in enumerate(measured["brokers"], 7):
+        broker["metrics_port"] = port
+    if host is not None:
+        measured["metrics_host"] = host
+    announce(measured, None, ENDING, is_new=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(maxsplit=1)[1] for line in lines if line.startswith("metrics:")] == [shown]
+
+
 def test_suggested_commands_show_folders_relative_to_the_current_or_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
