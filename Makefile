@@ -22,7 +22,8 @@ BIN    := $(VENV)/bin
 # The oldest PySpark that setup.cfg allows. make test runs the newest.
 OLDEST_SPARK := 4.2
 OLDEST_VENV  := $(VENV)/pyspark-$(OLDEST_SPARK)
-SOURCES := $(shell find broker_lite pyspark_logbus -name '*.py' -o -name '*.md' -o -name py.typed -o -name logbus-python) setup.cfg pyproject.toml distribution/wheel_backend.py README.md
+# With -L, because broker_lite/conf is a symbolic link.
+SOURCES := $(shell find -L broker_lite pyspark_logbus -type f ! -path '*/__pycache__/*') setup.cfg pyproject.toml distribution/wheel_backend.py README.md
 PYTEST_ARGS ?=
 
 .PHONY: help demo quick test check compat compat-spark chaos soak soak-groups stress rotation fuzz format docs bench figures wheel java programs clients clean

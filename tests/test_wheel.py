@@ -79,6 +79,22 @@ def test_two_builds_of_the_wheel_from_one_commit_are_equal(wheels: list[Path]) -
     assert wheels[0].stat().st_size <= WHEEL_BYTES_MAX
 
 
+def test_make_builds_the_wheel_again_after_a_change_of_any_file_in_it(
+    wheels: list[Path],
+) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    database = subprocess.run(
+        ["make", "-p", "-n", "help"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    (sources,) = (
+        line.split()[2:] for line in database.splitlines() if line.startswith("SOURCES := ")
+    )
+    packaged = {name for name in contents(wheels[0]) if (ROOT / name).is_file()}
+    assert {"broker_lite/conf/broker.conf", "broker_lite/console/static/console.js"} < packaged
+    assert packaged - set(sources) == set()
+
+
 def test_bill_of_materials_in_the_wheel_names_its_dependencies(wheels: list[Path]) -> None:
     files = contents(wheels[0])
     (name,) = (each for each in files if each.endswith(".cdx.json"))
