@@ -4,9 +4,7 @@ A driver runs batches in order. It starts attempts of each task until all rows o
 acknowledged. Some attempts fail, and some race another attempt and continue as zombies. The driver
 commits the batch with the first successful attempt of each task. A driver may die before or after
 the commit, or continue as a zombie beside the next driver. The next driver repeats the batch that
-the query's commit log lacks. A driver that gives a batch up aborts it. Some tasks and some batches
-have no rows. Some runs begin at an older batch and skip the batches that the sink has committed, as
-with onReplayMismatch=skip.
+the query's commit log lacks.
 """
 
 from __future__ import annotations
@@ -14,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +37,7 @@ from broker_lite.errors import (
     SinkAheadOfCheckpointError,
     SinkRowsDifferError,
 )
-from broker_lite.model import NO_PRODUCER, Endpoint, PartitionKey
+from broker_lite.model import NO_PRODUCER, Endpoint
 from broker_lite.record.arrow import Columns
 from broker_lite.wire.calls.sinks import (
     EndBatchRequest,
@@ -49,11 +46,9 @@ from broker_lite.wire.calls.sinks import (
     SinkResponse,
 )
 
-REPLAY_MISMATCHES = SinkAheadOfCheckpointError, SinkRowsDifferError
 TASKS = 2
 TIMEOUT_MS = 6_000
 FAILS, RACES, DRIVER_DIES, DRIVER_STAYS = 0.08, 0.2, 0.15, 0.08
-GIVES_UP, GOES_BACK, NAMES_PARTITIONS = 0.05, 0.1, 0.5
 
 
 class TaskFailedError(Exception):
@@ -128,16 +123,12 @@ class Query:
     """A Spark query; ``committed`` is the last batch in its commit log."""
 
     def __init__(
-        self,
-        cluster: SimCluster,
-        truth: TransactionTruth,
-        name: str,
-        partitions: Sequence[PartitionKey],
+        self, cluster: SimCluster, truth: TransactionTruth, name: str, partitions: int
     ) -> None:
         self.cluster = cluster
         self.truth = truth
         self.name = name
-        self.partitions = tuple(partitions)
+        self.partitions = partitions
         self.rng = stream(cluster.seed, name)
         self.committed = -1
         self.is_stopping = False
@@ -154,7 +145,7 @@ class Query:
                 await self._drive(run)
             except (TaskFailedError, LogbusError) as error:
                 self.cluster.trace(self.name, run, type(error).__name__)
-                if isinstance(error, REPLAY_MISMATCHES):
+                if isinstance(error, SinkAheadOfCheckpointError | SinkRowsDifferError):
                     raise Violation(f"{self.name} {run}: {error}") from None
             await asyncio.sleep(self.rng.choice((0.1, 1.0, 9.0)) * self.rng.random())
         for task in self._loose:
@@ -162,60 +153,32 @@ class Query:
 
     async def _drive(self, run: str) -> None:
         rng, driver = self.rng, Worker(self.cluster, self.name, f"{self.name} {run}")
-        batch = self.committed + 1
-        skips = rng.random() < GOES_BACK
-        if skips:
-            batch = max(0, batch - rng.randint(1, 2))
         while not self.is_stopping:
-            abort = EndBatchRequest(self.name, run, batch, False)
-            try:
-                tasks = (self._task(run, batch, task, skips=skips) for task in range(TASKS))
-                results = await asyncio.gather(*tasks)
-            except (TaskFailedError, LogbusError):
-                self._spawn(driver.ask(abort))
-                raise
+            batch = self.committed + 1
+            results = await asyncio.gather(*(self._task(run, batch, task) for task in range(TASKS)))
             winners = tuple(pair for pair in results if pair is not None)
-            rows = sum(_rows(batch, n) for n in range(TASKS))
-            if rows and batch <= self.committed:
-                rows += 1  # A query that is not deterministic repeats the batch with other rows.
-            request = EndBatchRequest(self.name, run, batch, True, rows, winners)
-            if rng.random() < GIVES_UP:
-                await driver.ask(abort)
-                self._check_decided(winners, is_commit=False)
-                return
+            request = EndBatchRequest(
+                self.name, run, batch, True, sum(_rows(batch, n) for n in range(TASKS)), winners
+            )
             if rng.random() < DRIVER_STAYS:
-                # Start the next driver, and let this driver commit or abort late.
-                self._spawn(self._end_late(driver, rng.choice((request, abort))))
+                # Start the next driver, and let this driver commit late.
+                self._spawn(self._commit_late(driver, request))
                 return
             if rng.random() < DRIVER_DIES / 2:
                 return
-            try:
-                await driver.ask(request, 4 * TIMEOUT_MS)
-            except REPLAY_MISMATCHES:
-                if not skips:
-                    raise
-                self.cluster.count("skipped batches")
-            except LogbusError:
-                self._spawn(driver.ask(abort))
-                raise
-            self._check_decided(winners, is_commit=True)
+            await driver.ask(request, 4 * TIMEOUT_MS)
+            wrong = [pair for pair in winners if self.truth.decided.get(Pair(*pair)) is not True]
+            if wrong:
+                raise Violation(
+                    f"{self.name}: batch {batch} was acknowledged, but is not committed: {wrong}"
+                )
             if rng.random() < DRIVER_DIES / 2:
                 return
-            self.committed = max(self.committed, batch)
-            batch += 1
-            self.cluster.count("committed batches" if rows else "empty batches")
+            self.committed = batch
+            self.cluster.count("committed batches")
             await asyncio.sleep(rng.random() * self.cluster.options.think_s)
 
-    def _check_decided(self, pairs: Iterable[tuple[int, int]], *, is_commit: bool) -> None:
-        """Check that these attempts, whose batch's end was answered, have this outcome."""
-        decided = {Pair(*pair): self.truth.decided.get(Pair(*pair)) for pair in pairs}
-        if any(outcome is not is_commit for outcome in decided.values()):
-            raise Violation(
-                f"{self.name}: a batch's end was answered with commit={is_commit}, decided: "
-                f"{decided}"
-            )
-
-    async def _end_late(self, driver: Worker, request: EndBatchRequest) -> None:
+    async def _commit_late(self, driver: Worker, request: EndBatchRequest) -> None:
         await asyncio.sleep(self.rng.random() * 3)
         await driver.ask(request)
 
@@ -235,15 +198,13 @@ class Query:
         task.add_done_callback(self._loose.discard)
         return task
 
-    async def _task(
-        self, run: str, batch: int, task: int, *, skips: bool
-    ) -> tuple[int, int] | None:
+    async def _task(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
         """Run attempts of a Spark task; return the producer id and epoch of the first that
         succeeds."""
         for _ in range(4):
-            attempts = [self._spawn(self._attempt(run, batch, task, skips=skips))]
+            attempts = [self._spawn(self._attempt(run, batch, task))]
             if self.rng.random() < RACES:
-                attempts.append(self._spawn(self._attempt(run, batch, task, skips=skips)))
+                attempts.append(self._spawn(self._attempt(run, batch, task)))
             left: Iterable[asyncio.Task[Any]] = attempts
             while left:
                 done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
@@ -254,54 +215,35 @@ class Query:
                         raise each.result()
         raise TaskFailedError()
 
-    async def _attempt(
-        self, run: str, batch: int, task: int, *, skips: bool
-    ) -> tuple[int, int] | None:
-        """Write the rows of a Spark task; return the producer id and epoch, or None if the task has
-        no rows or the batch is already committed."""
+    async def _attempt(self, run: str, batch: int, task: int) -> tuple[int, int] | None:
+        """Write the rows of a Spark task; return the producer id and epoch, or None if the batch is
+        already committed."""
         self._attempts += 1
-        label = f"{self.name} attempt {self._attempts}"
-        worker = Worker(self.cluster, self.name, label)
-        join = JoinBatchRequest(self.name, run, batch, task, self._attempts, TIMEOUT_MS)
-        keeper = self.cluster.loop.create_task(self._keep(worker, run, batch))
-        try:
-            await asyncio.sleep(self.rng.choice((0.0, 0.2)) * self.rng.random())
-            if not _rows(batch, task):
-                await asyncio.sleep(self.rng.choice((0.0, 3.0)) * self.rng.random())
-                return None
-            return await self._join(worker, join)
-        except SinkAheadOfCheckpointError:
-            if not skips:
-                raise
-            return None
-        finally:
-            keeper.cancel()
-
-    async def _join(self, worker: Worker, join: JoinBatchRequest) -> tuple[int, int] | None:
-        """Join the batch, and write the task's rows; see ``_attempt``."""
-        rng = self.rng
-        if rng.random() < NAMES_PARTITIONS:
-            join = replace(join, partitions=self.partitions)
+        attempt, rng = self._attempts, self.rng
+        worker = Worker(self.cluster, self.name, f"{self.name} attempt {attempt}")
+        await asyncio.sleep(rng.choice((0.0, 0.2)) * rng.random())
+        join = JoinBatchRequest(self.name, run, batch, task, attempt, TIMEOUT_MS)
         answer = await worker.ask(join)
         if answer.producer_id == NO_PRODUCER:
             return None
         identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-        place = f"{join.batch}:{join.task}"
+        keeper = self.cluster.loop.create_task(self._keep(worker, run, batch))
         try:
             if rng.random() < FAILS:
                 raise TaskFailedError()
             values = [
-                f"sink:{place}:{row}:{join.attempt}".encode()
-                for row in range(_rows(join.batch, join.task))
+                f"sink:{batch}:{task}:{row}:{attempt}".encode() for row in range(_rows(batch, task))
             ]
             await asyncio.sleep(rng.choice((0.0, 0.0, 2.0)) * rng.random())
-            await worker.write(identity, rng.randrange(len(self.partitions)), values)
+            await worker.write(identity, rng.randrange(self.partitions), values)
         except (TaskFailedError, LogbusError):
             # Without its commit message the driver cannot commit the attempt: count it as aborted.
             self.truth.decided.setdefault(Pair(*identity), False)
-            failed = EndBatchRequest(self.name, join.run, join.batch, False, winners=(identity,))
+            failed = EndBatchRequest(self.name, run, batch, False, winners=(identity,))
             self._spawn(worker.ask(failed, TIMEOUT_MS / 3))
             raise
+        finally:
+            keeper.cancel()
         return answer.producer_id, answer.producer_epoch
 
     async def _keep(self, worker: Worker, run: str, batch: int) -> None:
@@ -323,10 +265,9 @@ class Query:
                 raise Violation(f"{self.name}: batch and task {place} have {dict(attempts)}")
         batches = {batch for batch, _ in found}
         for batch in batches | set(range(self.committed + 1)):
-            if any((batch, task) not in found for task in range(TASKS) if _rows(batch, task)):
+            if any((batch, task) not in found for task in range(TASKS)):
                 raise Violation(f"{self.name}: batch {batch} of {self.committed} is incomplete")
 
 
 def _rows(batch: int, task: int) -> int:
-    """Return the number of rows of a task. Every fifth batch is empty, and some tasks are."""
-    return 0 if batch % 5 == 2 else (batch + task) % 3
+    return 1 + (batch + task) % 3

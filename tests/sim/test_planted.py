@@ -14,7 +14,7 @@ from sim.damage_plants import under
 from sim.plants import Plant
 from sim.transaction_plants import PLANTS
 
-SEEDS_MAX = 200
+SEEDS_MAX = 500
 SAFETY_S = 40.0
 BEGINS = {
     "aborted_transactions_of_one_segment_only": 2,

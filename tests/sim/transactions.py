@@ -92,7 +92,7 @@ class Transactions:
         self.copier = Copier(
             cluster, self.truth, "copier", pick(rng, (2, 2, 1)), partitions, self.inputs
         )
-        self.query = Query(cluster, self.truth, "sink", self.out)
+        self.query = Query(cluster, self.truth, "sink", partitions)
         self.reader = self._reader("rc")
         clients: list[RowProducer | Producer | Query] = [
             *self.sources,
