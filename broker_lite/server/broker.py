@@ -25,6 +25,7 @@ from typing import Any
 
 from broker_lite import __version__
 from broker_lite.config import MINUTE, BrokerConfig
+from broker_lite.config.client_security import ClientSecurity
 from broker_lite.config.listeners import ListenerConfig, metrics_listener
 from broker_lite.errors import (
     InvalidConfigError,
@@ -125,6 +126,8 @@ class Broker:
         config, clock, stack = self._config, self._clock, self._stack
         listener = Listener(config, clock=clock, metrics=self._metrics)
         stack.callback(listener.close)
+        security = security_between_brokers(config, listener.inter_broker)
+        check_own_principal(config, listener.inter_broker, listener.own_principal(security))
         metrics_port = await self._serve_metrics()
         logs = await self._open_logs()
         self._reasons.remove(RECOVERING)
@@ -141,7 +144,8 @@ class Broker:
         registry.on_fatal(self._fatal)
         stack.push_async_callback(self._deregister, registry)
         cluster_id = await self._register(listener, logs, registry)
-        parts = self._compose(listener, logs, disk, registry)
+        peers = self._peers(listener, registry, security)
+        parts = self._compose(listener, logs, disk, registry, peers)
         parts = self._with_authorizer(parts, listener.inter_broker)
         if config.sasl_mechanisms:
             parts = await self._with_logins(parts, registry)
@@ -220,24 +224,31 @@ class Broker:
         store.on_refused = lambda: self._metrics.count("zookeeper_write_conflicts")
         return store
 
-    def _compose(
-        self, listener: Listener, logs: LogManager, disk: Disk, registry: Registry
-    ) -> BrokerContext:
-        """Create the objects that serve partitions, groups and transactions. Return them as the
-        context of the request handlers."""
-        config, clock, metrics = self._config, self._clock, self._metrics
-        security = security_between_brokers(config, listener.inter_broker)
-        check_own_principal(config, listener.inter_broker, listener.own_principal(security))
+    def _peers(self, listener: Listener, registry: Registry, security: ClientSecurity) -> Peers:
+        """Return the connections to other brokers, which this broker opens with ``security``."""
         peers = Peers(
             self._loop,
-            config,
-            clock=clock,
+            self._config,
+            clock=self._clock,
             failure_listener=registry,
-            metrics=metrics,
+            metrics=self._metrics,
             listener=listener.inter_broker.name,
             security=security,
         )
         self._stack.callback(peers.close)
+        return peers
+
+    def _compose(
+        self,
+        listener: Listener,
+        logs: LogManager,
+        disk: Disk,
+        registry: Registry,
+        peers: Peers,
+    ) -> BrokerContext:
+        """Create the objects that serve partitions, groups and transactions. Return them as the
+        context of the request handlers."""
+        config, clock, metrics = self._config, self._clock, self._metrics
         replicas = ReplicaManager(
             self._loop,
             config,

@@ -183,6 +183,19 @@ def test_brokers_log_in_to_one_another(
             assert [each.result(60).offset for each in sent] == [0, 0]
 
 
+def test_broker_that_others_would_take_for_a_client_stops_before_it_opens_its_logs(
+    make_cluster: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    settings = {
+        "sasl.enabled.mechanisms": BOTH,
+        "inter.broker.client.config": str(broker_file(tmp_path)),
+        "broker.principals": "User:other",
+    }
+    with pytest.raises(LogbusError, match="broker 0 is 'User:broker' to the other brokers"):
+        make_cluster(1, directory=tmp_path / "cluster", config=settings)
+    assert not (tmp_path / "cluster" / "broker-0" / "data").exists()
+
+
 def test_transaction_commits_on_a_single_broker_that_requires_logins(
     secured: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
