@@ -1,4 +1,4 @@
-"""Measure the wire codec of produce and fetch in microseconds for each message, in one process.
+"""Measure the codec of produce, fetch and ListOffsets in microseconds a message, in one process.
 
     python benchmarks/wire.py [--seconds 0.2]
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from peers import figures
 
-from broker_lite.wire import fetch, produce
-from broker_lite.wire.api import parse_header
+from broker_lite.wire import fetch, produce, tables
+from broker_lite.wire.api import ApiKey, decode_call, encode_call, parse_header
+from broker_lite.wire.calls import offsets
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 LIMITS_US = {"produce_request_decode": 8.0, "fetch_request_of_10_decode": 20.0}
@@ -88,8 +89,30 @@ def fetch_calls(count: int) -> Calls:
     }
 
 
+def list_offsets_calls(count: int) -> Calls:
+    """Return the client's codec of a lookup in ``count`` partitions, made from declared fields."""
+    rows = [
+        offsets.ListOffsetsPartition(partition_index=number, current_leader_epoch=3, timestamp=-1)
+        for number in range(count)
+    ]
+    call = offsets.ListOffsetsRequest((offsets.ListOffsetsTopic("events", tuple(rows)),))
+    topic = tables.ListOffsetsResponse.ListOffsetsTopicResponse
+    partition = topic.ListOffsetsPartitionResponse
+    found = [
+        tables.build(partition, partition_index=number, timestamp=-1, offset=9, leader_epoch=3)
+        for number in range(count)
+    ]
+    topics = [tables.build(topic, name="events", partitions=found)]
+    response = tables.build(tables.ListOffsetsResponse, topics=topics)
+    answer = frame_of(tables.encode(ApiKey.LIST_OFFSETS, call.VERSION, 1, response))
+    return {
+        f"list_offsets_request_of_{count}_encode": lambda: encode_call(call, 1, "logbus"),
+        f"list_offsets_response_of_{count}_decode": lambda: decode_call(call, answer),
+    }
+
+
 def measure(seconds: float = 0.2) -> dict[str, Any]:
-    calls = produce_calls() | fetch_calls(1) | fetch_calls(10)
+    calls = produce_calls() | fetch_calls(1) | fetch_calls(10) | list_offsets_calls(500)
     found = {name: round(figures.shortest(call, seconds) * 1e6, 2) for name, call in calls.items()}
     exceeded = [name for name, limit in LIMITS_US.items() if found[name] > limit]
     return {"microseconds": found, "limits": LIMITS_US, "exceeded": exceeded}
