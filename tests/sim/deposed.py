@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -35,8 +35,10 @@ SENT_S, ENDED_S = 1.0, 8.0
 """Seconds in which the client must send the batch, and must have aborted."""
 
 
-class _Roles(NamedTuple):
-    controller: Process
+class Roles(NamedTuple):
+    """A client's coordinator, the leader to which the client writes, and their partitions: one of
+    the transaction state, one of the output topic."""
+
     coordinator: Process
     leader: Process
     state_partition: int
@@ -51,18 +53,12 @@ async def late_batch(
 
     ``suspect(one, other)`` makes process ``one`` consider process ``other`` dead.
     """
-    truth = cluster.checker.transactions
-    roles = None if truth is None else _roles(cluster, truth, rng)
-    if truth is None or roles is None:
+    controllers = [p for p in cluster.processes.values() if p.serving and p.registry.is_controller]
+    found = late_client(cluster, rng, controllers[:1]) if controllers else None
+    if found is None:
         return
-    number = len(truth.of_version_1)
-    name = next(
-        name
-        for name in (f"late{number}.{n}" for n in count())
-        if state_partition(name.encode(), STATE_PARTITIONS) == roles.state_partition
-    )
-    truth.of_version_1.add(name)
-    late = Transactional(cluster, truth, name, name, version=1, timeout_ms=max(TIMEOUTS_MS))
+    late, roles = found
+    name = late.label
     leader_id, former_id = roles.leader.broker_id, roles.coordinator.broker_id
     cut: list[int] = []
     try:
@@ -75,7 +71,7 @@ async def late_batch(
             process.zk.lag_s = LATE_S
         cut.append(former_id)
         cluster.net.cut(CLIENTS, former_id)
-        suspect(roles.controller, roles.coordinator)
+        suspect(controllers[0], roles.coordinator)
         async with asyncio.timeout(ENDED_S):
             await late.end(is_commit=False)
         cluster.count("aborts at the next coordinator")
@@ -90,11 +86,31 @@ async def late_batch(
             process.zk.lag_s = 0.0
 
 
-def _roles(cluster: SimCluster, truth: TransactionTruth, rng: random.Random) -> _Roles | None:
-    """Choose three serving brokers: the controller, a transaction coordinator, and the leader of
-    a partition of the output topic."""
+def late_client(
+    cluster: SimCluster, rng: random.Random, without: Sequence[Process] = ()
+) -> tuple[Transactional, Roles] | None:
+    """Return a new client with transaction version 1, its coordinator, and another broker to which
+    the client shall write. Neither broker is in ``without``. Return None if no two brokers have
+    these roles."""
+    truth = cluster.checker.transactions
+    roles = None if truth is None else _roles(cluster, truth, rng, without)
+    if truth is None or roles is None:
+        return None
+    number = len(truth.of_version_1)
+    name = next(
+        name
+        for name in (f"late{number}.{n}" for n in count())
+        if state_partition(name.encode(), STATE_PARTITIONS) == roles.state_partition
+    )
+    truth.of_version_1.add(name)
+    client = Transactional(cluster, truth, name, name, version=1, timeout_ms=max(TIMEOUTS_MS))
+    return client, roles
+
+
+def _roles(
+    cluster: SimCluster, truth: TransactionTruth, rng: random.Random, without: Sequence[Process]
+) -> Roles | None:
     serving = {p.broker_id: p for p in cluster.processes.values() if p.serving}
-    controllers = [p for p in serving.values() if p.registry.is_controller]
     found = []
     for key, state in cluster.checker.states.items():
         for other, its in cluster.checker.states.items():
@@ -102,11 +118,11 @@ def _roles(cluster: SimCluster, truth: TransactionTruth, rng: random.Random) -> 
             if (
                 key.topic_id == truth.state_topic
                 and other.topic_id in truth.topics
-                and all(n in serving and serving[n] not in controllers for n in brokers)
+                and all(n in serving and serving[n] not in without for n in brokers)
                 and state.leader != its.leader
             ):
                 found.append((key.partition, other.partition, *brokers))
-    if not controllers or not found:
+    if not found:
         return None
     at, partition, coordinator, leader = pick(rng, found)
-    return _Roles(controllers[0], serving[coordinator], serving[leader], at, partition)
+    return Roles(serving[coordinator], serving[leader], at, partition)

@@ -11,13 +11,14 @@ from typing import Any
 from sim.cluster import SimCluster, pick
 from sim.deposed import late_batch
 from sim.net import CLIENTS
+from sim.overtaken import overtaken_answer
 from sim.process import Process
 from support.memory_files import MemFiles
 
 from broker_lite.metadata import znodes
 
 ROT = ("flip_a_bit", "flip_a_bit_of_a_stopped_broker")
-DEPOSED = ("depose_a_coordinator",)
+LATE_BATCHES = ("depose_a_coordinator", "overtake_a_verification")
 """Kinds of faults that only seeds with transactions use."""
 
 
@@ -31,7 +32,7 @@ class Faults:
         names = (
             *options.faults,
             *(ROT if options.rots else ()),
-            *(DEPOSED if options.transacts else ()),
+            *(LATE_BATCHES if options.transacts else ()),
         )
         # Drop duplicates: a test may name a kind that the options enable too.
         self.kinds = [getattr(self, name) for name in dict.fromkeys(names)]
@@ -44,7 +45,7 @@ class Faults:
             for name, value in vars(Faults).items()
             if callable(value)
             and not name.startswith("_")
-            and name not in ("run", "names", *ROT, *DEPOSED)
+            and name not in ("run", "names", *ROT, *LATE_BATCHES)
         )
 
     async def run(self) -> None:
@@ -411,6 +412,11 @@ class Faults:
         """Replace a coordinator while a batch is delayed, so that the transaction is aborted before
         the batch arrives (module ``deposed``)."""
         self._spawn(late_batch(self.cluster, self.rng, self._suspect))
+
+    def overtake_a_verification(self) -> None:
+        """Let a transaction's marker overtake the answer to the verification of a late batch
+        (module ``overtaken``)."""
+        self._spawn(overtaken_answer(self.cluster, self.rng))
 
     def set_clock(self) -> None:
         """Change the wall clock of a machine."""

@@ -47,8 +47,8 @@ Serve = Callable[[Any, Answered], None]
 class SimNet:
     """The links between all nodes.
 
-    Most messages take at most ``delay_s``. A fraction ``spike_rate`` of the messages takes up to
-    1 s.
+    Most messages take at most ``delay_s``. A fraction ``spike_rate`` of the messages, and all
+    messages on the links of ``slow``, take up to a second longer.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class SimNet:
         self.find = find
         self.delay_s = 0.002
         self.spike_rate = 0.0
+        self.slow: set[tuple[int, int]] = set()
         self.loss_rate = 0.0
         self.late_rate = 0.5
         """Fraction of the messages of a closed connection that still arrive."""
@@ -87,7 +88,8 @@ class SimNet:
             self._cuts[source, target] = left
             return
         self._cuts.pop((source, target), None)
-        at = self.loop.now
+        # Messages that an earlier heal released may still be on their way.
+        at = max(self.loop.now, self._free_at.get((source, target), 0.0))
         for arrive in self._stuck.pop((source, target), ()):
             at += _STEP_S + self.rng.random() * 0.02
             self.loop.call_at(at, self._arrive, source, target, arrive, True, context=OUTSIDE)
@@ -95,6 +97,7 @@ class SimNet:
 
     def heal_all(self) -> None:
         self.loss_rate = self.spike_rate = 0.0
+        self.slow.clear()
         self.delay_s = 0.002
         for link in list(self._cuts):
             self._cuts[link] = 1
@@ -106,7 +109,8 @@ class SimNet:
         """
         rng = self.rng
         delay = 0.0001 + rng.random() * self.delay_s
-        if self.spike_rate and rng.random() < self.spike_rate:
+        is_slow = (source, target) in self.slow
+        if is_slow or (self.spike_rate and rng.random() < self.spike_rate):
             delay += rng.random()
         at = max(after + _STEP_S, self.loop.now + delay)
         self.loop.call_at(at, self._arrive, source, target, arrive, context=OUTSIDE)

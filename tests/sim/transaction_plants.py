@@ -39,6 +39,7 @@ __all__ = ["PLANTS", "TRANSACTION_PLANTS"]
 TRANSACTS = {**PLAIN, "transacts": True}
 SEGMENTS = {**TRANSACTS, "segment_ms": 2_000}
 DEPOSES = {**TRANSACTS, "faults": ("depose_a_coordinator",)}
+OVERTAKES = {**TRANSACTS, "faults": ("overtake_a_verification",), "fault_pause_s": 1.0}
 _BEFORE = len(PLANTS)
 _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
 
@@ -190,7 +191,7 @@ def producers_are_not_verified(patch: Patch) -> None:
     patch.setattr(Participant, "admit", lambda self, producer_id, epoch: None)
 
 
-@planted(TRANSACTS)
+@planted(OVERTAKES)
 def verification_counts_after_a_marker(patch: Patch) -> None:
     """Plant a fault: a leader accepts a verification after a marker has ended the transaction."""
     verify = Participant.verify
