@@ -31,8 +31,8 @@ from broker_lite.local.cluster import LocalCluster
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BLOCK_S = 60
-"""Seconds after which a shell block is killed."""
+BLOCK_S = 150
+"""Seconds after which a shell block is killed; blocks themselves wait for up to 60 s."""
 OWN_TESTS = {"how-to/test-with-pytest.md": "tests/spark/test_testing_fixtures.py"}
 """Pages whose blocks another test runs, and the file of that test."""
 
