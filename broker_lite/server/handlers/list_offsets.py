@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from broker_lite.errors import (
     LeaderNotAvailableError,
     LogbusError,
     OffsetNotAvailableError,
-    UnreadableRecordsError,
     UnsupportedVersionError,
     wire_code,
 )
@@ -41,6 +39,7 @@ from broker_lite.model import (
     ListedOffset,
 )
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.log_lookups import LogLookup, look_up
 from broker_lite.server.network.context import RequestContext
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.lookups import offset_for_max_timestamp, offset_for_timestamp
@@ -60,17 +59,21 @@ _SINCE = {
 }
 """The first version of ListOffsets that allows each special (negative) timestamp."""
 
+_Listed = ListedOffset | LogbusError | None
+"""The offset of a partition, or an error; None if no record has a later time."""
+
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Look up the offset of each partition. Each partition has its own error in the answer."""
     asked = [(topic.name, row) for topic in message.topics for row in topic.partitions]
     is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
     found = [await _begin(parts, request, topic, row, is_committed) for topic, row in asked]
-    lookups = [each for each in found if isinstance(each, _OffsetLookup)]
-    results = iter(await parts.disk.run_reads([each.function for each in lookups]))
+    lookups: list[_Listed | LogLookup[_Listed]]
+    lookups = [each.lookup if isinstance(each, _OffsetLookup) else each for each in found]
+    results = await look_up(parts.disk, lookups)
     rows = (
-        _row(row, _end(each, next(results)) if isinstance(each, _OffsetLookup) else each, request)
-        for (_, row), each in zip(asked, found, strict=True)
+        _row(row, _end(each, result) if isinstance(each, _OffsetLookup) else each, request)
+        for (_, row), each, result in zip(asked, found, results, strict=True)
     )
     kind = ListOffsetsResponse.ListOffsetsTopicResponse
     return ListOffsetsResponse(
@@ -84,12 +87,11 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 
 class _OffsetLookup(NamedTuple):
-    """A lookup by timestamp, for a read thread. ``function`` returns the record, or None if there
-    is none, and appends the damaged ranges that it skipped to ``damage``."""
+    """A lookup by timestamp. ``lookup`` finds the record, or None if there is none, and appends the
+    damaged ranges that it skipped to ``damage``."""
 
-    replica: Replica
+    lookup: LogLookup[_Listed]
     leader_epoch: int
-    function: Callable[[], ListedOffset | None]
     damage: list[CorruptRange]
 
 
@@ -132,16 +134,12 @@ def _find(
         function = partial(offset_for_max_timestamp, log.reader, end, damage)
     else:
         function = partial(offset_for_timestamp, log.reader, timestamp_ms, end, damage)
-    return _OffsetLookup(replica, leader_epoch, function, damage)
+    return _OffsetLookup(LogLookup(replica, function), leader_epoch, damage)
 
 
-def _end(
-    lookup: _OffsetLookup, result: ListedOffset | LogbusError | None
-) -> ListedOffset | LogbusError:
+def _end(lookup: _OffsetLookup, result: _Listed) -> ListedOffset | LogbusError:
     """Return the answer for a lookup's result, and report damage that the lookup found."""
-    replica, damage = lookup.replica, lookup.damage
-    if isinstance(result, UnreadableRecordsError) and result.offset != NO_OFFSET:
-        replica.report_corruption(result.offset, result)
+    replica, damage = lookup.lookup.replica, lookup.damage
     if isinstance(result, LogbusError):
         return result
     if damage and len(replica.isr) > 1:

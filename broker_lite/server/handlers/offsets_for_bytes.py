@@ -13,13 +13,14 @@ answer is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from broker_lite.errors import LogbusError, OffsetOutOfRangeError, UnreadableRecordsError, wire_code
+from broker_lite.errors import LogbusError, OffsetOutOfRangeError, wire_code
 from broker_lite.model import EARLIEST_TIMESTAMP, NO_OFFSET
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.log_lookups import LogLookup, look_up
 from broker_lite.server.network.context import RequestContext
-from broker_lite.server.partitions.replica import Replica
+from broker_lite.storage.reader import LogReader
 from broker_lite.wire.calls.offsets import BytesAnswer, BytesPartition, OffsetsForBytesResponse
 from broker_lite.wire.fetch import READ_COMMITTED
 
@@ -30,31 +31,16 @@ async def handle(
     """Return the end offset of each requested range of bytes, in the order of the request."""
     level = message.isolation_level
     rows = [_find(parts, request, row, level) for row in message.partitions]
-    lookups = [row for row in rows if isinstance(row, _Lookup)]
-    answers = await parts.disk.run_reads([partial(_answer, lookup) for lookup in lookups])
-    for lookup, answer in zip(lookups, answers, strict=True):
-        if isinstance(answer, UnreadableRecordsError):
-            lookup.replica.report_corruption(answer.offset, answer)
-    ranges = (_refusal(each) if isinstance(each, LogbusError) else each for each in answers)
+    answers = await look_up(parts.disk, rows)
     return OffsetsForBytesResponse(
-        tuple(next(ranges) if isinstance(row, _Lookup) else row for row in rows),
+        tuple(_refusal(each) if isinstance(each, LogbusError) else each for each in answers),
         level is not None,
     )
 
 
-class _Lookup(NamedTuple):
-    """A lookup in the offset index of the end of a range that begins at offset ``start``, has at
-    most ``max_bytes`` bytes, and ends at offset ``end`` at the latest."""
-
-    replica: Replica
-    start: int
-    max_bytes: int
-    end: int
-
-
 def _find(
     parts: BrokerContext, request: RequestContext, row: BytesPartition, level: int | None
-) -> BytesAnswer | _Lookup:
+) -> BytesAnswer | LogLookup[BytesAnswer]:
     """Return, for a requested partition, the lookup in the offset index that a read thread carries
     out; or an answer, such as an error, if no lookup is needed."""
     try:
@@ -75,24 +61,21 @@ def _find(
         return _refusal(error)
     if start >= end:
         return BytesAnswer(0, start, 0, start, end)
-    return _Lookup(replica, start, row.max_bytes, end)
-
-
-def _answer(lookup: _Lookup) -> BytesAnswer:
-    return BytesAnswer(0, *_reach(*lookup), lookup.start, lookup.end)
+    return LogLookup(replica, partial(_range_from, log.reader, start, row.max_bytes, end))
 
 
 def _refusal(error: LogbusError) -> BytesAnswer:
     return BytesAnswer(wire_code(error), NO_OFFSET, 0)
 
 
-def _reach(replica: Replica, start: int, max_bytes: int, end: int) -> tuple[int, int]:
-    """Return the end offset and the number of bytes of the range that begins at ``start`` and has
-    at most ``max_bytes``.
+def _range_from(reader: LogReader, start: int, max_bytes: int, end: int) -> BytesAnswer:
+    """Return the end of the range that begins at offset ``start``, has at most ``max_bytes``, and
+    ends at offset ``end`` at the latest.
 
     If the batch at ``start`` is damaged, the range has 0 bytes and ends at the next readable
     offset, or at ``end`` if that is lower."""
-    reader = replica.log.reader
-    reach = reader.offset_for_bytes(start, max_bytes, end)
+    reach, size_bytes = reader.offset_for_bytes(start, max_bytes, end)
     readable = reader.next_readable(start)
-    return reach if readable == start else (min(readable, end), 0)
+    if readable != start:
+        reach, size_bytes = min(readable, end), 0
+    return BytesAnswer(0, reach, size_bytes, start, end)

@@ -11,52 +11,39 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from broker_lite.errors import LogbusError, UnreadableRecordsError, wire_code
+from broker_lite.errors import LogbusError, wire_code
 from broker_lite.model import NO_OFFSET, NO_TIMESTAMP
 from broker_lite.server.broker_context import BrokerContext
+from broker_lite.server.handlers.log_lookups import LogLookup, look_up
 from broker_lite.server.network.context import RequestContext
-from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.lookups import first_at
+from broker_lite.storage.reader import LogReader
 from broker_lite.wire.calls.offsets import RecordTimesResponse, TimeAnswer, TimePartition
 
 NONE = TimeAnswer(0, NO_OFFSET, NO_TIMESTAMP)
 """The answer for an offset at or after which there is no committed record."""
 
 
-class _TimeLookup(NamedTuple):
-    """A lookup of the timestamp of the first record whose offset is at least ``offset`` and below
-    ``end``."""
-
-    replica: Replica
-    offset: int
-    end: int
-
-
 async def handle(
     parts: BrokerContext, request: RequestContext, message: Any
 ) -> RecordTimesResponse:
     """Return, in request order, the timestamp of the first record at or after each offset."""
-    rows: list[TimeAnswer | _TimeLookup] = []
+    rows: list[TimeAnswer | LogLookup[TimeAnswer]] = []
     for _, group in itertools.groupby(
         message.partitions, key=lambda row: (row.topic_id, row.partition)
     ):
         rows += _lookups(parts, request, list(group))
-    lookups = [row for row in rows if isinstance(row, _TimeLookup)]
-    answers = await parts.disk.run_reads([partial(_first, lookup) for lookup in lookups])
-    for lookup, answer in zip(lookups, answers, strict=True):
-        if isinstance(answer, UnreadableRecordsError):
-            lookup.replica.report_corruption(answer.offset, answer)
-    times = (_failed(each) if isinstance(each, LogbusError) else each for each in answers)
+    answers = await look_up(parts.disk, rows)
     return RecordTimesResponse(
-        tuple(next(times) if isinstance(row, _TimeLookup) else row for row in rows)
+        tuple(_failed(each) if isinstance(each, LogbusError) else each for each in answers)
     )
 
 
 def _lookups(
     parts: BrokerContext, request: RequestContext, rows: Sequence[TimePartition]
-) -> list[TimeAnswer | _TimeLookup]:
+) -> list[TimeAnswer | LogLookup[TimeAnswer]]:
     """Return for each requested offset of one partition the lookup of its record; or an answer,
     such as an error, if no lookup is needed."""
     first = rows[0]
@@ -66,12 +53,15 @@ def _lookups(
         replica.check_leader()
     except LogbusError as error:
         return [_failed(error)] * len(rows)
-    end = replica.last_stable_offset
-    return [NONE if row.offset >= end else _TimeLookup(replica, row.offset, end) for row in rows]
+    reader, end = replica.log.reader, replica.last_stable_offset
+    return [
+        NONE if row.offset >= end else LogLookup(replica, partial(_first, reader, row.offset, end))
+        for row in rows
+    ]
 
 
-def _first(lookup: _TimeLookup) -> TimeAnswer:
-    listed = first_at(lookup.replica.log.reader, lookup.offset, lookup.end)
+def _first(reader: LogReader, offset: int, end: int) -> TimeAnswer:
+    listed = first_at(reader, offset, end)
     return NONE if listed is None else TimeAnswer(0, listed.offset, listed.timestamp_ms)
 
 

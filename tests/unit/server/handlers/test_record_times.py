@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import pytest
 from support.handler_world import context_of
 from support.marker_client import MarkerClient, marker, write, write_history
+from support.memory_files import MemFile
 from support.replica_world import TOPIC_ID, Node, World, run
 
 from broker_lite.server.handlers import record_times
@@ -62,5 +64,35 @@ def test_lookup_of_a_record_timestamp_stops_after_many_aborted_batches(
         assert await times_at(leader, 0) == [-1]
         monkeypatch.setattr(lookups, "SKIPPED_BATCHES_MAX", 3)
         assert await times_at(leader, 0) == [3]
+
+    run(body, brokers=1)
+
+
+def test_unreadable_transaction_index_does_not_make_a_replica_delete_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The failed read of an index names no offset. Regression: RecordTimes reported offset -1 as
+    corrupt, so the replica left the in-sync replicas and deleted its whole log."""
+
+    async def body(world: World) -> None:
+        world.config["segment.bytes"] = "4096"
+        world.publish()
+        leader = await world.serves(1)
+        await write_history(leader)
+        await leader.append([b"v" * 4096])
+        closed, _ = leader.replica().log.reader.chain[1]
+        await world.until(lambda: closed.transactions.is_saved)
+        closed.release()
+        pread = MemFile.pread
+
+        def failing(file: MemFile, position: int, length: int) -> bytes:
+            if file.path.endswith(".txnindex"):
+                raise OSError(errno.EIO, "a bad sector")
+            return pread(file, position, length)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemFile, "pread", failing)
+            assert await times_at(leader, 1) == [-1]
+        assert leader.replica().role.log.damaged_from is None
 
     run(body, brokers=1)
