@@ -27,10 +27,8 @@ from broker_lite.client.options import build
 from broker_lite.client.producing.aio_producer import AsyncProducer
 from broker_lite.client.transport.clock import monotonic_ms
 from broker_lite.client.transport.loop import LoopShell
-from broker_lite.config import ConsumerConfig, ProducerConfig, value_text
-from broker_lite.errors import TopicExistsError
+from broker_lite.config import ConsumerConfig, ProducerConfig
 from broker_lite.model import TopicPartition
-from broker_lite.wire.calls import topics as topic_calls
 
 if TYPE_CHECKING:
     from broker_lite.client.transactions.aio_producer import (
@@ -177,24 +175,20 @@ class AsyncBus(BusFace[AsyncConsumer, "AsyncTransactionalProducer"], ClosedByAsy
         if_not_exists: bool = False,
     ) -> str:
         """Create a topic and return its id. See ``Admin.create_topic``."""
-        rows = tuple((key, value_text(value)) for key, value in (config or {}).items())
-        topic = topic_calls.CreatableTopic(name, partitions, replication_factor, configs=rows)
+        topic = admin_requests.creatable_topic(name, partitions, replication_factor, config)
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
-        try:
-            return await self._shell.run(
-                admin_requests.create_topic(
-                    self._cluster, topic, validate_only=False, deadline_ms=deadline_ms
-                )
+        return await self._shell.run(
+            admin_requests.create_topic(
+                self._cluster, topic, deadline_ms, if_not_exists=if_not_exists
             )
-        except TopicExistsError:
-            if not if_not_exists:
-                raise
-            return (await self.cluster((name,))).topic_id(name)
+        )
 
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records."""
+    async def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
+        """Delete a topic and its records. See ``Admin.delete_topic``."""
         deadline_ms = monotonic_ms() + OPERATION_TIMEOUT_MS
-        await self._shell.run(admin_requests.delete_topic(self._cluster, name, deadline_ms))
+        await self._shell.run(
+            admin_requests.delete_topic(self._cluster, name, deadline_ms, if_exists=if_exists)
+        )
 
     async def cluster(self, topics: Iterable[str] | None = None) -> ClusterView:
         """Return the cluster's brokers, its controller and the named topics; None names all

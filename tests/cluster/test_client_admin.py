@@ -29,38 +29,38 @@ from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import CommittedOffset, ListedOffset, TopicPartition
 
 
-def test_admin_client_creates_extends_and_deletes_topics(bus: Bus) -> None:
-    topic_id = bus.create_topic("adm", 2, config={"retention.ms": 60000})
-    assert "adm" in bus.topics()
-    view = bus.admin.cluster(["adm", "absent"])
+def test_admin_client_creates_extends_and_deletes_topics(face_bus: Bus) -> None:
+    topic_id = face_bus.create_topic("adm", 2, config={"retention.ms": 60000})
+    assert "adm" in face_bus.topics()
+    view = face_bus.admin.cluster(["adm", "absent"])
     assert view.topic_id("adm") == topic_id
     assert len(view.partitions_of("adm")) == 2
     assert view.topics["absent"].error is not None
     with pytest.raises(TopicExistsError):
-        bus.create_topic("adm")
-    assert bus.create_topic("adm", if_not_exists=True) == topic_id
-    bus.admin.create_partitions("adm", 5)
-    assert len(bus.cluster().partitions_of("adm")) == 5
+        face_bus.create_topic("adm")
+    assert face_bus.create_topic("adm", if_not_exists=True) == topic_id
+    face_bus.admin.create_partitions("adm", 5)
+    assert len(face_bus.cluster().partitions_of("adm")) == 5
     with pytest.raises(InvalidPartitionsError):
-        bus.admin.create_partitions("adm", 3)
-    bus.delete_topic("adm")
-    assert "adm" not in bus.topics()
+        face_bus.admin.create_partitions("adm", 3)
+    face_bus.delete_topic("adm")
+    assert "adm" not in face_bus.topics()
     with pytest.raises(UnknownTopicOrPartitionError, match="'adm' does not exist"):
-        bus.delete_topic("adm")
-    bus.delete_topic("adm", if_exists=True)
+        face_bus.delete_topic("adm")
+    face_bus.delete_topic("adm", if_exists=True)
     with pytest.raises(UnknownTopicOrPartitionError):
-        bus.admin.create_partitions("adm", 9)
+        face_bus.admin.create_partitions("adm", 9)
 
 
-def test_admin_client_refuses_to_create_an_invalid_topic(bus: Bus) -> None:
+def test_admin_client_refuses_to_create_an_invalid_topic(face_bus: Bus) -> None:
     with pytest.raises(InvalidTopicError, match="letters"):
-        bus.create_topic("no spaces")
+        face_bus.create_topic("no spaces")
     with pytest.raises(InvalidReplicationFactorError):
-        bus.create_topic("many", 1, 9)
+        face_bus.create_topic("many", 1, 9)
     with pytest.raises(InvalidConfigError, match="did you mean"):
-        bus.create_topic("odd", 1, config={"retention.mss": "1"})
-    assert bus.admin.create_topic("dry", 1, validate_only=True) is not None
-    assert "dry" not in bus.topics()
+        face_bus.create_topic("odd", 1, config={"retention.mss": "1"})
+    assert face_bus.admin.create_topic("dry", 1, validate_only=True) is not None
+    assert "dry" not in face_bus.topics()
 
 
 def test_admin_client_describes_and_alters_configs(bus: Bus, topic: str) -> None:

@@ -31,22 +31,17 @@ from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     GroupIdNotFoundError,
     GroupLeaseHeldError,
-    InvalidTopicError,
     LogbusError,
-    TopicExistsError,
-    UnknownTopicOrPartitionError,
     error_of,
 )
 from broker_lite.model import (
-    NAME_LENGTH_MAX,
     CommittedOffset,
     ListedOffset,
     LogBounds,
     TopicPartition,
     UnreadableZnode,
-    is_valid_name,
 )
-from broker_lite.wire.calls import configs, topics
+from broker_lite.wire.calls import configs
 from broker_lite.wire.calls.groups import DescribedGroupMember
 from broker_lite.wire.calls.log_dirs import DescribeLogDirsResponse
 
@@ -224,33 +219,17 @@ class Admin(ClosedByWith):
         or Python values. ``validate_only`` creates nothing. Raises TopicExistsError (unless
         ``if_not_exists``), InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError
         or InvalidConfigError."""
-        if not is_valid_name(name):
-            raise InvalidTopicError(
-                f"topic name {name!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_', '-'"
-            )
-        topic = topics.CreatableTopic(
-            name,
-            partitions,
-            replication_factor,
-            configs=tuple((key, value_text(value)) for key, value in (config or {}).items()),
+        topic = admin_requests.creatable_topic(name, partitions, replication_factor, config)
+        create = partial(
+            admin_requests.create_topic, validate_only=validate_only, if_not_exists=if_not_exists
         )
-        create = partial(admin_requests.create_topic, validate_only=validate_only)
-        try:
-            return self.run(create, topic)
-        except TopicExistsError:
-            if not if_not_exists:
-                raise
-            return self.cluster((name,)).topic_id(name)
+        return self.run(create, topic)
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
         """Delete a topic, and return when no broker serves it.
 
         Raises UnknownTopicOrPartitionError, unless ``if_exists``."""
-        try:
-            self.run(admin_requests.delete_topic, name)
-        except UnknownTopicOrPartitionError:
-            if not if_exists:
-                raise
+        self.run(partial(admin_requests.delete_topic, if_exists=if_exists), name)
 
     def create_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Add partitions to a topic, so that it has ``count``.

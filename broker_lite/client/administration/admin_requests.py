@@ -27,9 +27,11 @@ from broker_lite.client.transport.steps import (
     Send,
     SendAll,
 )
+from broker_lite.config import value_text
 from broker_lite.errors import (
     GroupIdNotFoundError,
     InvalidPartitionsError,
+    InvalidTopicError,
     LogbusError,
     NoBrokersError,
     NonEmptyGroupError,
@@ -39,7 +41,7 @@ from broker_lite.errors import (
     error_for,
     error_of,
 )
-from broker_lite.model import NO_BROKER, Endpoint, TopicPartition
+from broker_lite.model import NAME_LENGTH_MAX, NO_BROKER, Endpoint, TopicPartition, is_valid_name
 from broker_lite.wire.calls import cluster as cluster_calls
 from broker_lite.wire.calls import configs, group_removal, groups, log_dirs, topics
 
@@ -101,10 +103,30 @@ def _controller(cluster: Cluster, renew: bool, deadline_ms: float) -> Operation[
     return known if known is not None else cluster.candidates()[0]
 
 
+def creatable_topic(
+    name: str, partitions: int, replication_factor: int, config: Mapping[str, object] | None
+) -> topics.CreatableTopic:
+    """Return the topic for ``create_topic``. -1 selects the brokers' defaults. ``config`` has
+    settings as text or Python values. Raises InvalidTopicError if the name is not allowed."""
+    if not is_valid_name(name):
+        raise InvalidTopicError(
+            f"topic name {name!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_', '-'"
+        )
+    rows = tuple((key, value_text(value)) for key, value in (config or {}).items())
+    return topics.CreatableTopic(name, partitions, replication_factor, configs=rows)
+
+
 def create_topic(
-    cluster: Cluster, topic: topics.CreatableTopic, deadline_ms: float, *, validate_only: bool
+    cluster: Cluster,
+    topic: topics.CreatableTopic,
+    deadline_ms: float,
+    *,
+    validate_only: bool = False,
+    if_not_exists: bool = False,
 ) -> Operation[str]:
-    """Create a topic, wait until every live broker lists it with leaders, and return its id."""
+    """Create a topic, wait until every live broker lists it with leaders, and return its id.
+
+    Raises TopicExistsError; with ``if_not_exists``, returns the id of the existing topic."""
     topic_id = ""
 
     def check(answer: topics.CreateTopicsResponse, is_repeat: bool) -> LogbusError | None:
@@ -120,7 +142,12 @@ def create_topic(
     call = topics.CreateTopicsRequest(
         (topic,), max(1, int(deadline_ms - cluster.now_ms())), validate_only
     )
-    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    try:
+        yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    except TopicExistsError:
+        if not if_not_exists:
+            raise
+        return (yield from refresh(cluster, (topic.name,), deadline_ms)).topic_id(topic.name)
     if not validate_only:
         visible = yield from _await_everywhere(
             cluster,
@@ -161,8 +188,12 @@ def _await_everywhere(
         attempt += 1
 
 
-def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[None]:
-    """Delete a topic and wait until no live broker lists it."""
+def delete_topic(
+    cluster: Cluster, name: str, deadline_ms: float, *, if_exists: bool = False
+) -> Operation[None]:
+    """Delete a topic and wait until no live broker lists it.
+
+    Raises UnknownTopicOrPartitionError, unless ``if_exists``."""
 
     def check(answer: topics.DeleteTopicsResponse, is_repeat: bool) -> LogbusError | None:
         row = answer.responses[0]
@@ -174,7 +205,12 @@ def delete_topic(cluster: Cluster, name: str, deadline_ms: float) -> Operation[N
     view = yield from refresh(cluster, (name,), deadline_ms)
     topic_id = view.topic_id(name)
     call = topics.DeleteTopicsRequest((name,))
-    yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    try:
+        yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    except UnknownTopicOrPartitionError:
+        if not if_exists:
+            raise
+        return
     yield from _await_everywhere(
         cluster,
         name,
