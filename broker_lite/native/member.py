@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
+from broker_lite.client.transport.resettable_timer import ResettableTimer
 from broker_lite.errors import ClosedError, CoordinationUnavailableError, LogbusError
 from broker_lite.metadata import store as ports
 from broker_lite.metadata import znodes
@@ -103,7 +104,7 @@ class NativeShell:
         self._numbers = itertools.count(1)
         self._commits: dict[int, asyncio.Future[Mapping[TopicPartition, LogbusError]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = ResettableTimer(_later, self._tick)
         self._connection = 0
         """Number of connects, disconnects and session losses so far, to recognise requests of an
         earlier connection."""
@@ -134,8 +135,7 @@ class NativeShell:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         for number in list(self._commits):
             self._answer(
                 CommitAnswer(
@@ -200,21 +200,10 @@ class NativeShell:
         if self._on_joined is not None and machine.phase in (MEMBER, ENDED):
             on_joined, self._on_joined = self._on_joined, None
             on_joined()
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        wake_ms = self.machine.wake_ms
-        if wake_ms is not None and not self._is_closed:
-            # Set the timer a little later than ``wake_ms``. The machine counts whole milliseconds:
-            # if the timer expired before that millisecond, the machine would find nothing to do.
-            delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
+        if not self._is_closed:
+            self._timer.set_for(machine.wake_ms, self._now_ms())
 
     def _tick(self) -> None:
-        self._timer = None
         self._step(NativeTick())
 
     # Methods that carry out the effects that the state machine returns.
@@ -285,3 +274,7 @@ class NativeShell:
         future = self._commits.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer.errors)
+
+
+def _later(delay_ms: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(delay_ms / 1000, callback)

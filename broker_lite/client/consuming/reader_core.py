@@ -33,7 +33,8 @@ from broker_lite.client.in_place.partitions import InPlace
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
 from broker_lite.client.received import Record
-from broker_lite.client.transport.steps import Shell, Timer
+from broker_lite.client.transport.resettable_timer import ResettableTimer
+from broker_lite.client.transport.steps import Shell
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     InvalidGroupIdError,
@@ -102,7 +103,7 @@ class ReaderCore:
         self._is_committing = False
         self.is_closing = False
         """Whether ``close`` has begun."""
-        self._commit_timer: Timer | None = None
+        self._commit_timer = ResettableTimer(shell.later, self._set_due)
         self._outside: deque[tuple[TopicPartition, int, LogbusError]] = deque()
         """Partitions whose position is out of range, with position and error, until ``_reset``
         replaces the position."""
@@ -454,9 +455,7 @@ class ReaderCore:
     def _schedule_commit(self) -> None:
         """Start the timer of the next automatic commit, on the I/O thread."""
         if self.end is None:
-            self._commit_timer = self.shell.later(
-                self.config.auto_commit_interval_ms, self._set_due
-            )
+            self._commit_timer.set(self.config.auto_commit_interval_ms)
 
     def _set_due(self) -> None:
         self.commit_due = True
@@ -498,6 +497,5 @@ class ReaderCore:
         """Make every later call raise ``error``, and stop automatic commits. Any thread may call
         it."""
         self.end = error
-        if self._commit_timer is not None:
-            self._commit_timer.cancel()
+        self._commit_timer.cancel()
         self.notify()

@@ -21,7 +21,8 @@ from broker_lite.client.fetch.fetches import answers_of, fetch_request
 from broker_lite.client.operations import offset_requests, requests
 from broker_lite.client.operations.cluster import ClusterView, backoff_ms, cluster_at, unknown_topic
 from broker_lite.client.transport.reactor import Reactor
-from broker_lite.client.transport.steps import FetchExchange, Operation, Send, Timer, spawn
+from broker_lite.client.transport.resettable_timer import ResettableTimer
+from broker_lite.client.transport.steps import FetchExchange, Operation, Send, spawn
 from broker_lite.config.client_security import ClientSecurity
 from broker_lite.errors import (
     ClosedError,
@@ -97,7 +98,6 @@ class EndOffsetsWatch(ClosedByWith):
         self._is_renewing = False
         self._must_renew = False
         """Whether a refresh was requested during the refresh in progress, and must follow it."""
-        self._timer: Timer | None = None
         self._ready = threading.Event()
         self.error: LogbusError | None = None
         """The error of the last metadata refresh or poll; None while the end offsets are
@@ -105,6 +105,7 @@ class EndOffsetsWatch(ClosedByWith):
         security = security_for(bootstrap_servers, security)
         self._cluster = cluster_at(bootstrap_servers, security.user)
         self._reactor = Reactor(client_id, "logbus-ends", security)
+        self._timer = ResettableTimer(self._reactor.later, self._renew)
         self._reactor.call_soon(self._renew)
         self._reactor.start(self._crashed)
 
@@ -255,11 +256,9 @@ class EndOffsetsWatch(ClosedByWith):
         self._attempt += 1
 
     def _renew_in(self, delay_ms: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         if not self._is_renewing and self._must_renew:
             self._must_renew, delay_ms = False, 0
-        self._timer = self._reactor.later(delay_ms, self._renew)
+        self._timer.set(delay_ms)
 
     def _publish(self, ends: dict[TopicPartition, LogEnd]) -> None:
         snapshot = EndsSnapshot(self._cluster.view, self._topic_ids, ends)

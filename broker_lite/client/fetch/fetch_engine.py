@@ -37,7 +37,8 @@ from broker_lite.client.operations.overdue import OverdueRequests
 from broker_lite.client.operations.silence import Silence
 from broker_lite.client.operations.throttles import Throttles
 from broker_lite.client.received import WalkResult
-from broker_lite.client.transport.steps import FetchExchange, Send, Shell, Timer, spawn
+from broker_lite.client.transport.resettable_timer import ResettableTimer
+from broker_lite.client.transport.steps import FetchExchange, Send, Shell, spawn
 from broker_lite.config import ConsumerConfig
 from broker_lite.errors import (
     CorruptMessageError,
@@ -157,8 +158,8 @@ class FetchEngine:
         self._is_renewing = False
         self._silence = Silence(join(cluster.bootstrap), "consumer", shell.now_ms, logger)
         self._missing: dict[str, int] = {}
-        self._timer: Timer | None = None
-        self._refresh_timer: Timer | None = None
+        self._timer = ResettableTimer(shell.later, self.pump)
+        self._refresh_timer = ResettableTimer(shell.later, self._refresh)
         self._is_closed = False
 
     # Methods that the reader uses. They must run on the thread of the network I/O (see ``post``),
@@ -209,8 +210,8 @@ class FetchEngine:
                     source.position.begin_repair(self._shell.now_ms())
                 source.begin(generation)
                 self._abandon(tp, source)
-        if self._refresh_timer is None:
-            self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
+        if not self._refresh_timer.is_set:
+            self._refresh_timer.set(REFRESH_MS)
         self.pump()
 
     def end(self, tp: TopicPartition) -> None:
@@ -233,9 +234,8 @@ class FetchEngine:
         connections were closed."""
         self._is_closed = True
         self._overdue.close()
-        for timer in (self._timer, self._refresh_timer):
-            if timer is not None:
-                timer.cancel()
+        self._timer.cancel()
+        self._refresh_timer.cancel()
         self._sources.clear()
         self._polls.clear()
         self._in_place.close_all()
@@ -325,11 +325,10 @@ class FetchEngine:
             for lane, part in self._in_place.lanes(leader, group, tps):
                 if (leader, lane) not in self._polls:
                     self._fetch(leader, lane, part)
-        if self._timer is not None:
+        if due_ms == float("inf"):
             self._timer.cancel()
-            self._timer = None
-        if due_ms != float("inf"):
-            self._timer = self._shell.later(due_ms - now_ms, self.pump)
+        else:
+            self._timer.set(due_ms - now_ms)
         if self._is_held and self._consumed:
             self.post(self.pump)
 
@@ -497,7 +496,7 @@ class FetchEngine:
             self._hang_up(leader, lane)
 
     def _refresh(self) -> None:
-        self._refresh_timer = self._shell.later(REFRESH_MS, self._refresh)
+        self._refresh_timer.set(REFRESH_MS)
         self._renew()
 
     def _renew(self) -> None:

@@ -37,7 +37,8 @@ from broker_lite.client.membership.machine import MemberMachine
 from broker_lite.client.membership.settings import MemberConfig
 from broker_lite.client.operations import group_requests, requests
 from broker_lite.client.operations.cluster import Cluster, ClusterView
-from broker_lite.client.transport.steps import CallExchange, Operation, Send, Shell, Timer, spawn
+from broker_lite.client.transport.resettable_timer import ResettableTimer
+from broker_lite.client.transport.steps import CallExchange, Operation, Send, Shell, spawn
 from broker_lite.errors import InconsistentGroupProtocolError, LogbusError
 from broker_lite.model import Endpoint, TopicPartition
 
@@ -96,7 +97,7 @@ class MemberShell:
         self._on_change = on_change
         self._on_update = on_update
         self._coordinator: Endpoint | None = None
-        self._timer: Timer | None = None
+        self._timer = ResettableTimer(shell.later, self._tick)
 
     # Methods that the reader's thread calls.
 
@@ -155,21 +156,9 @@ class MemberShell:
         is_updated |= was_held_back and self.lease_until_ms > now_ms
         if is_updated or any(isinstance(effect, UPDATES) for effect in effects):
             self._on_update()
-        self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        wake_ms = self.machine.wake_ms
-        if wake_ms is not None:
-            # Set the timer a little later than ``wake_ms``. The state machine counts whole
-            # milliseconds: if the timer fired before ``wake_ms``, it would find nothing to do.
-            delay_ms = max(0.0, wake_ms - self._now_ms()) + 0.01
-            self._timer = self._shell.later(delay_ms, self._tick)
+        self._timer.set_for(machine.wake_ms, self._now_ms())
 
     def _tick(self) -> None:
-        self._timer = None
         self._step(MemberTick(self._is_alive()))
 
     def _carry_out(self, effect: Effect) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Generic, NamedTuple, TypeVar
 
 from broker_lite.client.operations.cluster import Cluster
-from broker_lite.client.transport.steps import Shell, Timer
+from broker_lite.client.transport.resettable_timer import ResettableTimer
+from broker_lite.client.transport.steps import Shell
 from broker_lite.model import Endpoint, TopicPartition
 
 LATE_MS = 500
@@ -38,7 +39,7 @@ class OverdueRequests(Generic[_Name]):
         self._cluster = cluster
         self._on_overdue = on_overdue
         self._in_flight: dict[tuple[Endpoint, _Name], _RequestInFlight] = {}
-        self._timer: Timer | None = None
+        self._timer = ResettableTimer(shell.later, self._check)
 
     def sent(
         self, leader: Endpoint, name: _Name, tps: Collection[TopicPartition], wait_ms: float = 0
@@ -47,8 +48,8 @@ class OverdueRequests(Generic[_Name]):
         ``wait_ms`` before it answers."""
         due_ms = self._shell.now_ms() + wait_ms + LATE_MS
         self._in_flight[leader, name] = _RequestInFlight(tps, due_ms)
-        if self._timer is None:
-            self._timer = self._shell.later(LATE_MS, self._check)
+        if not self._timer.is_set:
+            self._timer.set(LATE_MS)
 
     def answered(self, leader: Endpoint, name: _Name) -> None:
         """Record that a request was answered, has failed or was given up."""
@@ -66,18 +67,16 @@ class OverdueRequests(Generic[_Name]):
 
     def close(self) -> None:
         """Stop looking for overdue requests."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _overdue(self) -> dict[tuple[Endpoint, _Name], _RequestInFlight]:
         now_ms = self._shell.now_ms()
         return {key: row for key, row in self._in_flight.items() if row.due_ms <= now_ms}
 
     def _check(self) -> None:
-        self._timer = None
         if not self._in_flight:
             return
-        self._timer = self._shell.later(LATE_MS, self._check)
+        self._timer.set(LATE_MS)
         overdue = self._overdue()
         for leader in dict.fromkeys(leader for leader, _ in overdue):
             self._cluster.failed(leader)

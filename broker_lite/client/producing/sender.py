@@ -21,7 +21,8 @@ from broker_lite.client.producing.batches import Outgoing, ProducerIdentity
 from broker_lite.client.producing.delivery import Delivery
 from broker_lite.client.producing.futures import Outcome
 from broker_lite.client.producing.partitioner import Sticky
-from broker_lite.client.transport.steps import ProduceExchange, Send, Shell, Timer, spawn
+from broker_lite.client.transport.resettable_timer import ResettableTimer
+from broker_lite.client.transport.steps import ProduceExchange, Send, Shell, spawn
 from broker_lite.config import ProducerConfig
 from broker_lite.errors import (
     ClosedError,
@@ -113,9 +114,9 @@ class Sender:
         self._identity_failures = 0
         self._overdue: OverdueRequests[int] = OverdueRequests(shell, cluster, self._look_up_leaders)
         self._sent = 0
-        self._timer: Timer | None = None
+        self._timer = ResettableTimer(shell.later, self._tick)
         self._timer_due_ms = float("inf")
-        self._sweep_timer: Timer | None = None
+        self._sweep_timer = ResettableTimer(shell.later, self._sweep)
         self._closed = False
 
     # Methods that any thread may call.
@@ -229,8 +230,8 @@ class Sender:
         self.on_pumped()
         if delivery.stale and not self._is_renewing:
             self._renew()
-        if delivery.memory.kept_bytes and self._sweep_timer is None:
-            self._sweep_timer = shell.later(SWEEP_MS, self._sweep)
+        if delivery.memory.kept_bytes and not self._sweep_timer.is_set:
+            self._sweep_timer.set(SWEEP_MS)
         self._set_timer(now_ms)
 
     def _send(self, sent: Outgoing, now_ms: float) -> None:
@@ -432,17 +433,17 @@ class Sender:
 
     def _set_timer(self, now_ms: float) -> None:
         due_ms = self.delivery.next_due_ms(now_ms)
-        if due_ms == self._timer_due_ms or (self._timer and now_ms < self._timer_due_ms < due_ms):
+        if due_ms == self._timer_due_ms or (
+            self._timer.is_set and now_ms < self._timer_due_ms < due_ms
+        ):
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         self._timer_due_ms = due_ms
-        if due_ms != float("inf"):
-            self._timer = self._shell.later(max(0.0, due_ms - now_ms), self._tick)
+        if due_ms == float("inf"):
+            self._timer.cancel()
+        else:
+            self._timer.set(due_ms - now_ms)
 
     def _tick(self) -> None:
-        self._timer = None
         self._timer_due_ms = float("inf")
         self.pump()
 
@@ -450,9 +451,8 @@ class Sender:
         """Free the pool's buffers that no batch has used since the last sweep."""
         memory = self.delivery.memory
         memory.sweep()
-        self._sweep_timer = None
         if memory.kept_bytes and not self._closed:
-            self._sweep_timer = self._shell.later(SWEEP_MS, self._sweep)
+            self._sweep_timer.set(SWEEP_MS)
 
     # Methods that shut the sender down.
 
@@ -465,8 +465,7 @@ class Sender:
         """Fail all remaining rows and batches, and stop."""
         self._closed = True
         self._overdue.close()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        self._sweep_timer.cancel()
         self.discard(error)
 
     def discard(self, error: LogbusError) -> None:
