@@ -76,7 +76,8 @@ def broker(
         # the root logger already has a handler.
         try:
             logging.config.fileConfig(logging_path, disable_existing_loggers=False)
-        except Exception as error:  # Classes that the file names may raise any error.
+        # The file may name handler classes of other packages, which may raise any error.
+        except Exception as error:
             raise InvalidConfigError(
                 f"--logging {logging_path} cannot be used: {error!r}. Correct it; a file that "
                 "works: logbus config template logging"

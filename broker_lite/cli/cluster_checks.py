@@ -357,7 +357,7 @@ def _zookeeper_version(
         answer = sock.recv(4096).decode("utf-8", "replace")
     found = re.match(r"Zookeeper version: (\d+)\.(\d+)\.(\d+)", answer)
     if found is None:
-        raise ValueError(f"{address} does not answer srvr with a version: {answer[:80]!r}")
+        raise ValueError(f"{address} does not answer ZooKeeper's command srvr: {answer[:80]!r}")
     return tuple(map(int, found.groups()))
 
 

@@ -181,8 +181,9 @@ class LazyGroup(click.Group):
         try:
             command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError:
+            # While the shell completes a command line, print no error: an extra may be missing.
             if ctx.resilient_parsing:
-                return None  # The shell completes a command whose extra is missing: print no error.
+                return None
             raise
         assert isinstance(command, click.Command)
         return command

@@ -248,7 +248,8 @@ def _topics(reading: ClusterReading, view: _View) -> Table:
         rows.sort(key=lambda row: getattr(row, view.sort) or 0, reverse=True)
     for row in rows[: view.rows_max]:
         table.add_row(
-            Text(output.printable(row.name)),  # A Text: rich takes brackets in a str for markup.
+            # In a str, rich would read brackets as markup.
+            Text(output.printable(row.name)),
             str(row.partitions),
             f"{row.records:,}",
             f"{row.records_per_s:,.0f}",
@@ -268,7 +269,8 @@ def _groups(reading: ClusterReading, view: _View) -> Table:
         rows.sort(key=lambda row: row.lag or 0, reverse=True)
     for row in rows[: view.rows_max]:
         table.add_row(
-            Text(output.printable(row.name)),  # A Text: rich takes brackets in a str for markup.
+            # In a str, rich would read brackets as markup.
+            Text(output.printable(row.name)),
             row.kind,
             row.state,
             str(row.members),

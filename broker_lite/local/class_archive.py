@@ -57,7 +57,8 @@ class ClassArchive:
     def _is_own(self) -> bool:
         """Create the folder if it is missing. Return whether only this user can write to it."""
         if not self._directory.is_absolute():
-            return False  # Without a home directory the path is relative: use no archive.
+            # There is no home directory, in which the folder would be. Use no archive.
+            return False
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = self._directory.stat()

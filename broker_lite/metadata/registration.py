@@ -249,8 +249,8 @@ class Registrar:
                 f"of broker {disk.broker_id}: set broker.id={disk.broker_id}, or an empty log.dir"
             )
         # Each start raises the directory's counter. If ZooKeeper has the same counter already,
-        # another copy of the directory has registered, unless this process has tried to register
-        # before: it may itself have written the counter in ZooKeeper.
+        # another copy of the directory has registered. But if this process has tried to register
+        # before (``_tried``), it may itself have written the counter.
         if disk.start_counter > ours.start_counter or (
             disk.start_counter == ours.start_counter and not self._tried
         ):

@@ -263,7 +263,8 @@ async def _may_have_written(store: MetadataStore, operations: Sequence[Operation
             continue
         znode = await store.get(operation.path)
         if znode is None:
-            continue  # This disproves nothing: the znode may have been deleted after the Set.
+            # The Set may have taken effect: another write may have deleted the znode since.
+            continue
         is_next = znode.version == operation.version + 1
         if znode.version <= operation.version or (is_next and znode.data != operation.data):
             return False

@@ -15,7 +15,8 @@ except ImportError:
     _native = False
 else:
     _native = _google.implementation == "c"
-if not _native:  # Not always: each Python process of a Spark query would pay for this import.
+if not _native:
+    # Import crcmod only if it is used: every Python process of a Spark query imports this module.
     import crcmod.predefined
 
     _crcmod: Callable[[object, int], int] = crcmod.predefined.mkPredefinedCrcFun("crc-32c")

@@ -150,7 +150,8 @@ class _Refusal:
         if not is_row:
             return body
         if isinstance(requested, int | str):
-            # ``requested`` is the name or the id of an object, not a struct.
+            # The request lists only names or ids, such as those of topics. The answer has a struct
+            # for each, with the name or the id as a field.
             body[_name_of(fields, isinstance(requested, str))] = requested
             return body
         for field in fields:

@@ -18,7 +18,8 @@ ANSWERS_SHARE = 0.5
 """Fraction of the memory limit for answers that reserve memory before they are built
 (``ResponseSlot.build``)."""
 SHRUNK_BYTES = 32 << 20
-"""Bytes that partial frames must release before ``has_shrunk`` returns True."""
+"""Bytes of ended partial frames after which the broker returns free pages to the operating system
+(``has_shrunk``)."""
 LARGE_ANSWER_BYTES = 4 << 20
 """Bytes above which an answer counts as large. Only a single batch, which cannot be split, makes so
 large an answer."""
