@@ -47,7 +47,10 @@ def acl_of_words(words: Mapping[str, str]) -> Acl:
         operation = Operation[words.get("operation", "").upper()]
         permission = Permission[words.get("permission", "").upper()]
     except KeyError as error:
-        raise InvalidRequestError(f"an ACL cannot have {error}; see: logbus acl add -h") from None
+        raise InvalidRequestError(
+            f"{error} is no resource, pattern, operation or permission of an ACL; see: "
+            "logbus acl add -h"
+        ) from None
     name = CLUSTER_NAME if kind is ResourceKind.CLUSTER else words.get("name", "").strip()
     host = canonical_host(words.get("host", WILDCARD).strip())
     principal = principal_of(words.get("principal", "").strip())

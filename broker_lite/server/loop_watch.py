@@ -17,9 +17,9 @@ from broker_lite.server.metrics import Metrics
 
 INTERVAL_MS = 20
 INTERVAL_MAX_MS = 500
-"""Maximum time (ms) between measurements on an idle broker.
+"""Milliseconds between two measurements on an idle broker.
 
-A request after an idle period does not bring the next measurement forward."""
+If requests begin to arrive, the next measurement still waits until this time is over."""
 BUSY_PER_S = 20
 """Number of requests a second below which the broker is idle, and measures less often."""
 RULE_MS = 5
