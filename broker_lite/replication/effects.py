@@ -77,8 +77,8 @@ class ProposeIsr(NamedTuple):
     """Write ``state`` to the partition's znode if the znode's version is still ``state.version``.
 
     The result is IsrWritten or IsrRefused, even if newer metadata have arrived meanwhile. A leader
-    proposes changes of its ISR, and a follower with a damaged log removes itself. A leader with a
-    damaged log proposes ``leader`` -1 in the next epoch, and the controller elects another member
+    proposes changes of its ISR, and a follower with a corrupt log removes itself. A leader with a
+    corrupt log proposes ``leader`` -1 in the next epoch, and the controller elects another member
     of the ISR."""
 
     state: LeaderAndIsr

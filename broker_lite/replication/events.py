@@ -173,7 +173,7 @@ class FetchedAppended(NamedTuple):
 
 
 class FetchedAppendFailed(NamedTuple):
-    """The effect AppendFetched failed: damaged batches, a gap in the offsets, or a full disk."""
+    """The effect AppendFetched failed: corrupt batches, a gap in the offsets, or a full disk."""
 
     error: LogbusError
 
@@ -200,7 +200,7 @@ class IsrRefused(NamedTuple):
 
 
 class CorruptionFound(NamedTuple):
-    """The broker found the flushed batch at ``offset`` damaged. The event may be repeated.
+    """The broker found that the flushed batch at ``offset`` is corrupt. The event may be repeated.
 
     The replica leaves the ISR, and gives up the leadership if it leads. Then it truncates its log
     to ``offset`` and fetches from the leader again. A replica that is alone in the ISR keeps its

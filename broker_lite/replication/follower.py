@@ -4,7 +4,7 @@ The follower's fetch offset therefore tells the leader which records are on the 
 When the logs diverge, the follower truncates by leader epoch, never to the high watermark.
 
 Within one leader epoch the leader may have counted every fetched record as replicated. A follower
-with a damaged log lacks some of these, so it first leaves the ISR in a new leader epoch, and
+with a corrupt log lacks some of these, so it first leaves the ISR in a new leader epoch, and
 truncates before its first fetch in that epoch.
 
 Only ``partition`` calls this module, on one thread."""

@@ -118,14 +118,14 @@ class Leader:
         return self.isr.replicas == (self.log.replica,)
 
     def _damage(self) -> str:
-        """Return the end of an error message: that this log is damaged, so that no follower can
-        fetch past the damage and join the ISR.
+        """Return the end of an error message: that this log is corrupt, so that no follower can
+        fetch past that offset and join the ISR.
 
-        The text is empty unless this leader is the only ISR member and its log is damaged."""
+        The text is empty unless this leader is the only ISR member and its log is corrupt."""
         if self.log.damaged_from is None or not self.is_alone:
             return ""
         return (
-            f"; the leader's log is damaged at offset {self.log.damaged_from}, which followers "
+            f"; the leader's log is corrupt at offset {self.log.damaged_from}, which followers "
             "cannot pass: see the leader's broker.log"
         )
 
@@ -361,7 +361,7 @@ class Leader:
         )
 
     def hand_over(self, now_ms: int) -> list[Effect]:
-        """If this log is damaged and another ISR member is caught up, propose a new leader epoch
+        """If this log is corrupt and another ISR member is caught up, propose a new leader epoch
         without a leader, so that the controller elects another member."""
         log, isr = self.log, self.state.isr
         if log.damaged_from is None or self.proposal is not None:

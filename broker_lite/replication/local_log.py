@@ -26,8 +26,8 @@ class LocalLog:
     writes_in_flight: int = 0
     """Number of Append, AppendFetched, Truncate and StartAt effects that are not complete."""
     damaged_from: int | None = None
-    """Offset of the first batch that was damaged after its flush. Batches from this offset on are
-    not trusted."""
+    """Offset of the first batch that became corrupt after its flush. Batches from this offset on
+    are not trusted."""
     starting_at: int | None = None
     """Offset at which the log, emptied by the effect StartAt, is to begin; None otherwise."""
 

@@ -520,7 +520,7 @@ class Log:
                 self._cut_log(cut, position, now_ms)
 
     def _cut_at(self, offset: int) -> tuple[int, int]:
-        """Return the first offset and the file position of the batch or damaged range that contains
+        """Return the first offset and the file position of the batch or corrupt range that contains
         ``offset``."""
         try:
             with self._data.guard(f"truncating {self.key}"):

@@ -24,7 +24,7 @@ def offset_for_timestamp(
 ) -> ListedOffset | None:
     """Return the first record at or after ``timestamp`` and below ``end``, or None.
 
-    Skips damaged ranges, and appends them to ``damage``."""
+    Skips corrupt ranges, and appends them to ``damage``."""
     end = min(end, reader.tail[0])
     for segment in reader.chain[1]:
         if segment.max_timestamp < timestamp or segment.base_offset >= end:
@@ -49,7 +49,7 @@ def offset_for_max_timestamp(
 ) -> ListedOffset | None:
     """Return the first record below ``end`` with the maximum timestamp; None for an empty log.
 
-    Skips damaged ranges, and appends them to ``damage``."""
+    Skips corrupt ranges, and appends them to ``damage``."""
     start, end = reader.log_start_offset, min(end, reader.tail[0])
     if end <= start:
         return None

@@ -43,7 +43,7 @@ class LogManager:
         self.suspect_logs: frozenset[PartitionKey] = frozenset()
         """The logs that may have lost flushed records, or still contain deleted ones.
 
-        At a start, these are the damaged logs, or all if a checkpoint of the directory is damaged.
+        At a start, these are the corrupt logs, or all if a checkpoint of the directory is damaged.
         """
         self.reports: dict[PartitionKey, RecoveryReport] = {}
         """The recovery report of each log, for log lines and metrics."""

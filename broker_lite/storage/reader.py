@@ -209,7 +209,7 @@ class LogReader:
 
         The slice has at most ``max_bytes`` bytes, but at least one batch if ``min_one``. It is
         empty at the log's end. Raises OffsetOutOfRangeError outside [log start, log end] and
-        CorruptMessageError in a damaged range."""
+        CorruptMessageError in a corrupt range."""
         hints = self.hints
         end, active, size = self.tail
         while hints is not self.hints:
@@ -274,7 +274,7 @@ class LogReader:
             return self._find_past(segment, offset, bad)
 
     def _find_past(self, segment: Segment, offset: int, bad: BadBatch) -> LogBatch:
-        """Return the batch that holds ``offset``, after the damaged bytes at ``bad``.
+        """Return the batch that holds ``offset``, after the corrupt bytes at ``bad``.
 
         This search is needed if the index has no entry between the damage and ``offset``."""
         while True:
@@ -290,7 +290,7 @@ class LogReader:
     def _check_first(self, segment: Segment, position: int, base: int) -> None:
         """Raise CorruptMessageError unless a batch with offset ``base`` begins at ``position``.
 
-        A client that received a damaged batch would request the same bytes for ever."""
+        A client that received a corrupt batch would request the same bytes for ever."""
         try:
             segment.header_at(IndexEntry(base, position), segment.size_bytes)
         except BadBatch as bad:
@@ -372,7 +372,7 @@ class LogReader:
 
     def _note_damage(self, segment: Segment, bad: BadBatch) -> CorruptRange:
         for known in self.corruption:
-            # A range recorded only for a wrong checksum may have a damaged header by now: check the
+            # A range recorded only for a wrong checksum may have a corrupt header by now: check the
             # header again.
             is_same = known.first_offset == bad.offset and known.segment_base == segment.base_offset
             if is_same and known.unreadable:
@@ -406,14 +406,14 @@ class LogReader:
         )
 
     def add_damage(self, damage: tuple[CorruptRange, ...]) -> None:
-        """Record damaged ranges. Later reads in a range with a broken batch header
+        """Record corrupt ranges. Later reads in a range with a broken batch header
         (``unreadable``) raise CorruptMessageError."""
         self.corruption = tuple(sorted({*self.corruption, *damage}, key=lambda d: d.first_offset))
 
     def checked_batches(
         self, start: int, end: int
     ) -> Iterator[tuple[Segment, LogBatch] | CorruptRange]:
-        """Yield valid batches and damaged ranges from ``start`` to ``end``, in offset order. The
+        """Yield valid batches and corrupt ranges from ``start`` to ``end``, in offset order. The
         checksum of each batch is checked."""
         while start < end:
             try:
@@ -473,7 +473,7 @@ class LogReader:
         at, position = start, -1
         while at < limit and size:
             if (damage := self.damage_over(at)) is not None:
-                # Continue at the file position after the damage: the damaged header may claim
+                # Continue at the file position after the damage: the corrupt header may claim
                 # offsets of later batches.
                 at, position = damage.next_offset, damage.position + damage.length
                 continue

@@ -30,7 +30,7 @@ _CANDIDATE = re.compile(rb"(?=\x00\x00.{14}[\x02\x41])", re.DOTALL)
 
 
 class CorruptRange(NamedTuple):
-    """A damaged range: the offsets whose bytes failed a check, and the position of these bytes.
+    """A corrupt range: the offsets whose bytes failed a check, and the position of these bytes.
 
     With ``unreadable``, the batch header is broken or missing, so that no reader can skip to the
     next batch. Otherwise only the checksum or the leader epoch is wrong."""

@@ -592,7 +592,7 @@ class Segment:
         return Rescan(tuple(damage), None, end - start.position)
 
     def damage_at(self, bad: BadBatch, end: int, limit: int) -> BadRange:
-        """Return the damaged range from ``bad`` to the next batch or, if none follows, to the
+        """Return the corrupt range from ``bad`` to the next batch or, if none follows, to the
         offset ``limit``."""
         header = bad.header
         if header is not None and self._steps_over(bad.position, header, end, limit):

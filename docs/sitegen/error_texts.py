@@ -407,7 +407,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
         "Check that the port belongs to a broker and not to another service.",
     ),
     "DATA_LOSS": Text(
-        "Records that a reader had not read yet were deleted, truncated or damaged.",
+        "Records that a reader had not read yet were deleted, truncated or corrupt.",
         "The message names the offsets. Set `failOnDataLoss=false` to skip them, and lengthen "
         "`retention.ms`.",
     ),

@@ -145,7 +145,7 @@ def test_read_of_an_offset_range_continues_after_a_broker_restart(
             ranges(300)
 
 
-def test_consumer_reports_or_skips_a_damaged_batch_as_configured(
+def test_consumer_reports_or_skips_a_corrupt_batch_as_configured(
     make_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     with make_cluster(1) as cluster, connect(cluster.bootstrap_servers) as bus:

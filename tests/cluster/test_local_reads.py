@@ -218,7 +218,7 @@ def flip_a_bit_of_batch_seven(reading: Reading) -> int:
     return batch_bytes
 
 
-def test_damaged_batch_in_a_log_file_fails_the_read_unless_on_corrupt_is_skip(
+def test_corrupt_batch_in_a_log_file_fails_the_read_unless_on_corrupt_is_skip(
     reading: Reading,
 ) -> None:
     batch_bytes = flip_a_bit_of_batch_seven(reading)
@@ -323,7 +323,7 @@ def test_consumer_fetches_from_the_broker_after_a_read_of_the_log_file_failed(
 def test_consumer_fetches_from_the_broker_the_batches_that_are_damaged_in_the_log_file(
     reading: Reading,
 ) -> None:
-    """The consumer fails at the damaged batch, or skips it, only if the batch that the broker sends
+    """The consumer fails at the corrupt batch, or skips it, only if the batch that the broker sends
     is damaged too.
     """
     flip_a_bit_of_batch_seven(reading)

@@ -330,7 +330,7 @@ def test_damage_on_the_leaders_disk_is_repaired_from_another_replica(
         )
         assert sum(rows.row_count for rows in read_all) == len(load.acked)
     load.check()
-    until(lambda: watched.state()[1] > epoch, what="the leader keeps its damaged log")
+    until(lambda: watched.state()[1] > epoch, what="the leader keeps its corrupt log")
     watched.in_sync(0, 1, 2)
     assert watched.all_alike() == sound
 
@@ -350,7 +350,7 @@ def test_broker_repairs_damage_found_at_startup_before_it_becomes_leader(watched
     assert watched.all_alike().startswith(sound)
 
 
-def test_deleting_the_records_up_to_a_damaged_batch_lets_followers_rejoin(
+def test_deleting_the_records_up_to_a_corrupt_batch_lets_followers_rejoin(
     watched: Watched,
 ) -> None:
     """A batch whose only copy is on the leader is damaged.
@@ -373,7 +373,7 @@ def test_deleting_the_records_up_to_a_damaged_batch_lets_followers_rejoin(
     until(lambda: cure in log.read_text(), what="the leader does not say what to do")
     with (
         watched.bus.producer(delivery_timeout_ms=1000, linger_ms=0) as producer,
-        pytest.raises(errors.DeliveryTimedOutError, match="damaged at offset 30"),
+        pytest.raises(errors.DeliveryTimedOutError, match="corrupt at offset 30"),
     ):
         producer.send(watched.topic, b"x").result(30)
     assert watched.state()[2] == {leader.id}

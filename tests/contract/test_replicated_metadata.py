@@ -403,7 +403,7 @@ async def withdraw(broker: Broker, *partitions: PartitionKey) -> frozenset[Parti
     return await registry._states.withdraw(own.directory_id, partitions)
 
 
-def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) -> None:
+def test_corrupt_replica_leaves_the_isr_and_another_replica_leads(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 1, factor=3)
@@ -416,7 +416,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
         state = view_of(leader).state
         assert state.leader not in (before.leader, NO_BROKER)
         assert state.leader_epoch > before.leader_epoch
-        # If a follower's log is damaged, the leader stays, in a new leader epoch.
+        # If a follower's log is corrupt, the leader stays, in a new leader epoch.
         follower = next(
             b
             for b in cluster.running
@@ -437,7 +437,7 @@ def test_damaged_replica_leaves_the_isr_and_another_replica_leads(world: World) 
     run(world, body)
 
 
-def test_broker_with_a_damaged_log_leaves_the_isr_when_it_starts(world: World) -> None:
+def test_broker_with_a_corrupt_log_leaves_the_isr_when_it_starts(world: World) -> None:
     async def body(cluster: Cluster) -> None:
         await three(cluster)
         topic_id = await create(cluster.controller(), "t", 1, factor=3)

@@ -157,7 +157,7 @@ def test_full_disk_refuses_produce_until_space_is_available(make_cluster: Make) 
     assert read_all(find_topic(running, "full")) == [*kept, b"small", b"room"]
 
 
-def test_damaged_batch_is_reported_and_never_delivered(make_cluster: Make) -> None:
+def test_corrupt_batch_is_reported_and_never_delivered(make_cluster: Make) -> None:
     """The test damages the second of three batches: first its body, then its header."""
     running = make_cluster(1)
     broker = running.brokers[0]

@@ -218,7 +218,7 @@ class Checker:
                 left = effect.offset if isinstance(effect, Truncate) else 0
                 if left < truth.end:
                     # The log removes the whole batch that contains the offset. A reader that finds
-                    # a damaged batch names its own offset, which may lie inside of the batch.
+                    # a corrupt batch names its own offset, which may lie inside of the batch.
                     left = truth.at(left).base_offset
                 self._cuts[name] = min(self._cuts.get(name, left), left)
 
@@ -578,7 +578,7 @@ class Checker:
 
     def _withdraws(self, session_id: int, before: LeaderAndIsr, state: LeaderAndIsr) -> bool:
         """Return whether this write of a partition's state may be that of a broker that leaves the
-        ISR because its log is damaged. Such a write increments the leader epoch.
+        ISR because its log is corrupt. Such a write increments the leader epoch.
         """
         broker_id = self._cluster.process_of(session_id).broker_id
         left = [replica.broker_id for replica in before.isr if replica not in state.isr]

@@ -115,7 +115,7 @@ class Consumer(Client):
                 await self._commit(pick(self.rng, list(self.positions)))
 
     def _rewind(self) -> None:
-        """Seek back at random times, also into a damaged batch, so that the consumer reads
+        """Seek back at random times, also into a corrupt batch, so that the consumer reads
         records again."""
         if self.rng.random() < 0.03:
             tp = pick(self.rng, list(self.positions))

@@ -64,7 +64,7 @@ def damage_is_not_repaired(patch: Patch) -> None:
 
 @planted(ROTS)
 def damaged_follower_truncates_in_the_isr(patch: Patch) -> None:
-    """Plant a fault: a follower truncates its damaged log while it is in the ISR."""
+    """Plant a fault: a follower truncates its corrupt log while it is in the ISR."""
     resume = Follower.resume
 
     def cutting(self: Follower) -> list[Effect]:

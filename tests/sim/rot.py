@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CHECKPOINTS = (paths.RECOVERY_POINTS, paths.LOG_STARTS)
 
 FIRST_OF_ALL = 0.25
-"""Probability that the damaged batch is the first of its log."""
+"""Probability that the corrupt batch is the first of its log."""
 LEADER_EPOCH_BYTES = range(LENGTH_PREFIX_BYTES, POSITION_MAGIC)
 BESIDE = (paths.INDEX, paths.TIME_INDEX, paths.SNAPSHOT)
 
@@ -54,7 +54,7 @@ class Rot:
         self.own_disks: set[str] = set()
         """Ids of the broker directories with which brokers started, except spare directories."""
         self.struck_at: tuple[PartitionKey, range] | None = None
-        """The last damaged batch, until a consumer has started inside it."""
+        """The last corrupt batch, until a consumer has started inside it."""
         self._process_number = -1
 
     def strike(self, process: Process) -> None:

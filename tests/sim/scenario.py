@@ -241,7 +241,7 @@ class _Scenario:
     ) -> None:
         """Read until this broker's logs have no damage.
 
-        The first reader starts inside the damaged batches, but may still fetch from the former
+        The first reader starts inside the corrupt batches, but may still fetch from the former
         leader. Further readers follow.
         """
         cluster, rot = self.cluster, self.cluster.rot

@@ -1,4 +1,4 @@
-"""Test the source in batch queries: columns, options, tasks, damaged batches.
+"""Test the source in batch queries: columns, options, tasks, corrupt batches.
 
 The behaviours are those of Spark's KafkaRelationSuite.
 """
@@ -182,7 +182,7 @@ def test_error_of_a_batch_query_with_wrong_options_names_the_remedy(queries):
         assert "Traceback" not in str(raised.value)
 
 
-def test_damaged_batch_is_reported_with_its_offset_or_skipped(queries, bus, cluster):
+def test_corrupt_batch_is_reported_with_its_offset_or_skipped(queries, bus, cluster):
     topic = queries.topic(0, replicas=1)
     damaged = damage_second_of_three(bus, cluster, topic)
     with pytest.raises(Exception) as raised:

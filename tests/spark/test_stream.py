@@ -434,10 +434,10 @@ def test_error_of_a_failed_query_says_how_to_fix_the_cause(queries, given, sink,
     assert "Traceback" not in str(raised.value)
 
 
-def test_query_listener_reports_the_number_of_skipped_rows_of_a_damaged_batch(
+def test_query_listener_reports_the_number_of_skipped_rows_of_a_corrupt_batch(
     queries, bus, cluster
 ):
-    """A task cannot report to Spark how many rows of a damaged batch it skipped.
+    """A task cannot report to Spark how many rows of a corrupt batch it skipped.
 
     The listener therefore compares the offsets of a batch with its row count, and reports missing
     rows.

@@ -122,7 +122,7 @@ def offsets(query: Any, source: int = 0) -> list[dict[str, Any]]:
 def damage_second_of_three(bus: Any, cluster: Any, topic: str) -> range:
     """Write three batches of ten records to partition 0; flip a byte of the second batch on disk.
 
-    Return the offsets of the damaged batch.
+    Return the offsets of the corrupt batch.
     """
     with bus.producer() as producer:
         for number in range(3):

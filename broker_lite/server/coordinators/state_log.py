@@ -363,7 +363,7 @@ class _LedPartition:
 def _replay(reader: LogReader, end_offset: int) -> Replay:
     """Read all records before ``end_offset``, on a read thread.
 
-    Raises CorruptMessageError for a damaged batch."""
+    Raises CorruptMessageError for a corrupt batch."""
     offset = reader.log_start_offset
     replay = Replay(offset)
     walker = BatchWalker(WalkPolicy(checks_crc=True), offset)

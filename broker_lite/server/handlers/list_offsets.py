@@ -7,7 +7,7 @@ tiered, so the earliest local offset is the earliest offset.
 
 While a new leader does not know its high watermark, the answer is OFFSET_NOT_AVAILABLE (before
 version 5 LEADER_NOT_AVAILABLE): the watermark that it knows could be lower than an offset that the
-client has received before. If a lookup finds a damaged batch and another replica is in sync, the
+client has received before. If a lookup finds a corrupt batch and another replica is in sync, the
 answer is CORRUPT_MESSAGE, and leadership moves before the client retries. If no other replica is
 in sync, the lookup skips the batch. If the disk fails a read of the lookup, the answer is
 KAFKA_STORAGE_ERROR, and leadership moves, too."""
@@ -88,7 +88,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
 
 class _OffsetLookup(NamedTuple):
     """A lookup by timestamp. ``lookup`` finds the record, or None if there is none, and appends the
-    damaged ranges that it skipped to ``damage``."""
+    corrupt ranges that it skipped to ``damage``."""
 
     lookup: LogLookup[_Listed]
     leader_epoch: int

@@ -6,7 +6,7 @@ offsets are boundaries of batches, at most the high watermark or, with read_comm
 stable offset. A range has at least one batch, unless no batch follows its first offset.
 
 The answer also has the latest offset, as from ListOffsets, so that one request plans a whole log;
-clients of earlier logbus versions do not get it. For the offset of a batch with a damaged header,
+clients of earlier logbus versions do not get it. For the offset of a batch with a corrupt header,
 the answer is the next readable offset, at which consumers continue. If the disk fails a read, the
 answer is KAFKA_STORAGE_ERROR, and leadership moves to another in-sync replica."""
 
@@ -72,7 +72,7 @@ def _range_from(reader: LogReader, start: int, max_bytes: int, end: int) -> Byte
     """Return the end of the range that begins at offset ``start``, has at most ``max_bytes``, and
     ends at offset ``end`` at the latest.
 
-    If the batch at ``start`` is damaged, the range has 0 bytes and ends at the next readable
+    If the batch at ``start`` is corrupt, the range has 0 bytes and ends at the next readable
     offset, or at ``end`` if that is lower."""
     reach, size_bytes = reader.offset_for_bytes(start, max_bytes, end)
     readable = reader.next_readable(start)

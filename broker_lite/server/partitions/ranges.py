@@ -348,8 +348,8 @@ def _walk(row: WantedRange, log_slice: LogSlice, max_bytes: int, first_max: int)
             if row.check:
                 checked_end = header.next_offset
     except (BadBatch, CorruptMessageError) as error:
-        # Return the intact batches before the damaged one. The client's next fetch starts at the
-        # damaged batch and gets the error.
+        # Return the intact batches before the corrupt one. The client's next fetch starts at the
+        # corrupt batch and gets the error.
         if not out.length:
             row.reader.check_present(log_slice.segment, row.offset)
             damage = error if isinstance(error, LogbusError) else CorruptMessageError(str(error))

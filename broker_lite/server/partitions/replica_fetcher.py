@@ -128,7 +128,7 @@ class Fetchers:
         self.idle_wait_ms_max = max(self.wait_ms, config.replica_lag_ms // 4)
         self.closed = False
         self.suspects: set[PartitionKey] = set()
-        """Partitions for which a damaged batch arrived. Their next fetch asks the leader to check
+        """Partitions for which a corrupt batch arrived. Their next fetch asks the leader to check
         CRCs."""
         self._rows: dict[PartitionKey, _ReplicaRow] = {}
         self._hot_until: dict[PartitionKey, float] = {}
@@ -171,7 +171,7 @@ class Fetchers:
     def suspect(self, target: FetchTarget) -> None:
         """Let the next fetch of the partition ask the leader to check CRCs.
 
-        Call it when the replica received a damaged batch."""
+        Call it when the replica received a corrupt batch."""
         self.suspects.add(target.key)
         self._corrupt_batches.n += 1
 

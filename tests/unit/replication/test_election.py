@@ -216,7 +216,7 @@ def test_preferred_and_unclean_elections_name_a_live_leader_in_the_next_epoch(
 
 
 @given(states, assignments, registered_brokers, st.sampled_from(IDS), st.sampled_from("AB"))
-def test_damaged_replica_leaves_the_isr_if_another_member_remains(
+def test_corrupt_replica_leaves_the_isr_if_another_member_remains(
     state: LeaderAndIsr, replicas: list[int], live: dict[int, BrokerView], own: int, disk: str
 ) -> None:
     replica = ReplicaId(own, disk)

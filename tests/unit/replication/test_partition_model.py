@@ -227,7 +227,7 @@ def damaged_records_are_truncated_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_records_are_truncated_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Plant a fault: a replica truncates damaged records in a leader epoch in which it may have
+    """Plant a fault: a replica truncates corrupt records in a leader epoch in which it may have
     fetched. A leader that counted these as replicated may add it to the ISR without them."""
     resume = Follower.resume
 

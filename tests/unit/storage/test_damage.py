@@ -98,7 +98,7 @@ def check(log: Log, batches: dict[int, bytes]) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_randomly_damaged_log_never_returns_a_wrong_record_or_reuses_an_offset(seed: int) -> None:
+def test_randomly_corrupted_log_never_returns_a_wrong_record_or_reuses_an_offset(seed: int) -> None:
     random = Random(seed)
     disk, batches = written(random)
     end = disk.log.log_end_offset

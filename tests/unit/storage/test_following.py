@@ -372,7 +372,7 @@ def test_truncation_also_flushes_the_older_segments() -> None:
     assert offsets(disk.log) == list(range(40))
 
 
-# The follower truncates a damaged log at the damage and fetches the rest again.
+# The follower truncates a corrupt log at the damage and fetches the rest again.
 
 
 def damaged(flip: Callable[[Disk], None]) -> Disk:
@@ -408,7 +408,7 @@ def damaged(flip: Callable[[Disk], None]) -> Disk:
         "first segment removed",
     ],
 )
-def test_follower_truncated_at_a_damaged_batch_appends_the_leaders_batches_again(
+def test_follower_truncated_at_a_corrupt_batch_appends_the_leaders_batches_again(
     flip: Callable[[Disk], None], first: int
 ) -> None:
     disk = damaged(flip)

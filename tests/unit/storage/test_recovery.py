@@ -455,7 +455,7 @@ def test_producer_state_is_rebuilt_from_the_snapshot_and_the_batches_after_it() 
 
 @pytest.mark.parametrize("field", ["producer_id", "producer_epoch", "base_sequence"])
 @pytest.mark.parametrize("damaged", [0, 1, 2])
-def test_rebuild_of_producer_state_reports_a_damaged_batch_header_and_ignores_the_batch(
+def test_rebuild_of_producer_state_reports_a_corrupt_batch_header_and_ignores_the_batch(
     field: str, damaged: int
 ) -> None:
     """A flipped bit could turn producer epoch 0 into 128, which would fence the producer."""
