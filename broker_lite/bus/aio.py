@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from broker_lite.bus.face import BusFace, connect_options
-from broker_lite.bus.reading import membership, reading
+from broker_lite.bus.reading import NATIVE_SESSION_TIMEOUT_MS, membership, reading
 from broker_lite.client.administration import admin_requests
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.closing import ClosedByAsyncWith
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     )
 
 OPERATION_TIMEOUT_MS = 30_000
-NATIVE_SESSION_TIMEOUT_MS = 6000
 END_S = 1.0
 """Seconds for which the close of a producer waits for a cancelled commit to end. If the commit did
 not end, the open transaction would hold back read_committed readers until its timeout."""

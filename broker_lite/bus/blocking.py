@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from broker_lite.bus.face import BusFace, connect_options
-from broker_lite.bus.reading import membership, reading
+from broker_lite.bus.reading import NATIVE_SESSION_TIMEOUT_MS, membership, reading
 from broker_lite.client.callbacks import Callback, Callbacks
 from broker_lite.client.closing import ClosedByWith
 from broker_lite.client.discovery import resolve
@@ -196,7 +196,7 @@ class Bus(BusFace["Consumer", "TransactionalProducer"], ClosedByWith):
         group: str | None = None,
         pattern: str | None = None,
         zookeeper: str | None = None,
-        session_timeout_ms: int = 6000,
+        session_timeout_ms: int = NATIVE_SESSION_TIMEOUT_MS,
         on_assign: Callback | None = None,
         on_revoke: Callback | None = None,
         on_lost: Callback | None = None,

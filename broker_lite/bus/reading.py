@@ -11,6 +11,10 @@ from broker_lite.client.options import check_pattern, only_of_members
 from broker_lite.errors import InvalidConfigError
 from broker_lite.model import TopicPartition
 
+NATIVE_SESSION_TIMEOUT_MS = 6000
+"""Milliseconds without a heartbeat to ZooKeeper after which a native group's member has left, by
+default."""
+
 
 class Reading(NamedTuple):
     """The subscription of a consumer, alone or in a ``group``.

@@ -6,7 +6,7 @@ has no further effect."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from broker_lite.client.administration.admin_requests import on_controller
 from broker_lite.client.operations.cluster import Cluster, group_by_topic
@@ -20,7 +20,9 @@ from broker_lite.errors import (
 )
 from broker_lite.model import TopicPartition
 from broker_lite.wire.calls import replicas as calls
+from broker_lite.wire.layout import DeclaredCall
 
+T = TypeVar("T")
 Outcomes = dict[TopicPartition, LogbusError | None]
 
 
@@ -46,30 +48,18 @@ def elect_leaders(
     without a leader. Return an error, or None, for each partition.
 
     ``partitions`` None means all; the result then has only those that needed another leader."""
-    repeated = False
-
-    def check(answer: calls.ElectLeadersResponse, is_repeat: bool) -> LogbusError | None:
-        nonlocal repeated
-        repeated = is_repeat
-        return error_of(answer.error_code)
-
     call = calls.ElectLeadersRequest(
         calls.ELECTION_UNCLEAN if unclean else calls.ELECTION_PREFERRED,
         None if partitions is None else _rows(partitions),
         _timeout(cluster, deadline_ms),
     )
-    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    answer, is_repeat = yield from _ask_controller(cluster, call, deadline_ms)
     outcomes = {
         TopicPartition(topic.topic, row.partition_id): error_of(row.error_code, row.error_message)
         for topic in answer.replica_election_results
         for row in topic.partition_result
     }
-    if repeated:
-        # Count ElectionNotNeededError as success: an earlier attempt, whose response was lost, may
-        # have elected these leaders.
-        for tp, error in outcomes.items():
-            outcomes[tp] = None if isinstance(error, ElectionNotNeededError) else error
-    return outcomes
+    return _without(ElectionNotNeededError, outcomes) if is_repeat else outcomes
 
 
 def reassign(
@@ -80,15 +70,6 @@ def reassign(
     """Start to move each partition's replicas to the given brokers; None cancels the reassignment.
 
     Return an error, or None, for each partition."""
-    repeated = False
-
-    def check(
-        answer: calls.AlterPartitionReassignmentsResponse, is_repeat: bool
-    ) -> LogbusError | None:
-        nonlocal repeated
-        repeated = is_repeat
-        return error_of(answer.error_code, answer.error_message)
-
     rows = tuple(
         calls.ReassignableTopic(
             name,
@@ -97,29 +78,21 @@ def reassign(
         for name, tps in group_by_topic(list(targets)).items()
     )
     call = calls.AlterPartitionReassignmentsRequest(_timeout(cluster, deadline_ms), rows)
-    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    answer, is_repeat = yield from _ask_controller(cluster, call, deadline_ms)
     outcomes = {
         TopicPartition(topic.name, row.partition_index): error_of(row.error_code, row.error_message)
         for topic in answer.responses
         for row in topic.partitions
     }
-    if repeated:
-        for tp, error in outcomes.items():
-            taken_back = isinstance(error, NoReassignmentInProgressError)
-            outcomes[tp] = None if taken_back else error
-    return outcomes
+    return _without(NoReassignmentInProgressError, outcomes) if is_repeat else outcomes
 
 
 def reassignments(
     cluster: Cluster, deadline_ms: float
 ) -> Operation[dict[TopicPartition, Reassignment]]:
     """Return the reassignments in progress, as the controller reports them."""
-
-    def check(answer: calls.ListPartitionReassignmentsResponse, _: bool) -> LogbusError | None:
-        return error_of(answer.error_code, answer.error_message)
-
     call = calls.ListPartitionReassignmentsRequest(_timeout(cluster, deadline_ms))
-    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    answer, _ = yield from _ask_controller(cluster, call, deadline_ms)
     return {
         TopicPartition(topic.name, row.partition_index): Reassignment(
             row.replicas, row.adding_replicas, row.removing_replicas
@@ -138,6 +111,28 @@ def retire_broker(cluster: Cluster, broker_id: int, deadline_ms: float) -> Opera
 
     exchange = CallExchange(calls.UnregisterBrokerRequest(broker_id))
     yield from on_any_broker(cluster, exchange, check, deadline_ms)
+
+
+def _ask_controller(
+    cluster: Cluster, call: DeclaredCall[T], deadline_ms: float
+) -> Operation[tuple[T, bool]]:
+    """Send a request to the controller. Return the response, and whether an earlier attempt, whose
+    response was lost, may have taken effect."""
+    was_repeated = False
+
+    def check(answer: Any, is_repeat: bool) -> LogbusError | None:
+        nonlocal was_repeated
+        was_repeated = is_repeat
+        return error_of(answer.error_code, getattr(answer, "error_message", None))
+
+    answer = yield from on_controller(cluster, CallExchange(call), check, deadline_ms)
+    return answer, was_repeated
+
+
+def _without(kind: type[LogbusError], outcomes: Outcomes) -> Outcomes:
+    """Return ``outcomes`` with success in place of errors of this kind: an earlier attempt has made
+    the change, so it was no longer needed."""
+    return {tp: None if isinstance(error, kind) else error for tp, error in outcomes.items()}
 
 
 def _rows(partitions: Collection[TopicPartition]) -> tuple[calls.TopicPartitions, ...]:
