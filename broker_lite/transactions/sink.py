@@ -478,10 +478,9 @@ class SparkSink:
     def _write_head(self, head: SinkHead, request: ev.JoinBatch | ev.EndBatch | None) -> None:
         """Append a new state of the sink (its head) to the log. Once the record is committed,
         continue with ``request``, if given."""
-        # If the log refused the record that frees a slot (a producer id of the sink), append it
-        # again before the new head (the state of the sink). Otherwise a new coordinator would find
-        # the slot's task attempt still open in the log, and the new head would abort it, even if
-        # the attempt was committed.
+        # The log may have refused a record that frees a slot. Append this record again before the
+        # new head. Without it, a new coordinator would take the slot's attempt for an open one, and
+        # abort it by the new head, even if the attempt was committed.
         self._write_refused()
 
         def settled(error: LogbusError | None) -> None:

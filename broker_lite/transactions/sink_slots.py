@@ -1,5 +1,7 @@
-"""The producer ids (*slots*) with which attempts of Spark tasks write, in one partition of
-``__transaction_state``: those of open attempts, and the pool of free ones."""
+"""The producer ids with which attempts of Spark tasks write.
+
+Each partition of ``__transaction_state`` has a pool of such producer ids (*slots*). A slot belongs
+to an open attempt, or is free."""
 
 from __future__ import annotations
 
