@@ -6,7 +6,6 @@ test if Chromium or chromedriver is missing.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import random
@@ -213,8 +212,3 @@ class Browser:
     def allow_scripts(self, allowed: bool) -> None:
         """Enable or disable scripts, from the next page on."""
         self.command("Emulation.setScriptExecutionDisabled", value=not allowed)
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a PNG file of the window, or of the whole page."""
-        shot = self.command("Page.captureScreenshot", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
