@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from broker_lite.cli.contexts import CONTEXT, choose_cluster
+from broker_lite.cli.contexts import CONTEXT, ChosenCluster, choose_cluster
 from broker_lite.errors import LogbusError, ReadOnlyContextError, UnknownTopicOrPartitionError
 from broker_lite.model import TopicPartition
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.security.denials import cure
 
 if TYPE_CHECKING:
-    from broker_lite.cli.contexts import ChosenCluster, Context
+    from broker_lite.cli.contexts import Context
     from broker_lite.client.administration.admin import Admin
     from broker_lite.client.operations.cluster import ClusterView, TopicMetadata
 
@@ -62,8 +62,9 @@ def cluster_options(command: F) -> F:
     """Add the options that name a cluster: ``-b``, ``--zookeeper``, ``--context`` and ``-F``.
 
     The command receives the cluster as ``cluster``. Without these options the environment, the
-    selected context or the last ``logbus up`` names the cluster. In the message of a LogbusError,
-    names of settings become options of this command (``option_names``)."""
+    selected context or the last ``logbus up`` names the cluster. An option --dir of the command
+    (``directory``) names a cluster of this machine, to which no context applies. In the message of
+    a LogbusError, names of settings become options of this command (``option_names``)."""
 
     @functools.wraps(command)
     def on_cluster(
@@ -76,7 +77,14 @@ def cluster_options(command: F) -> F:
     ) -> Any:
         if context_name and (bootstrap_servers or zookeeper):
             raise click.UsageError("--context names the cluster; leave -b and --zookeeper out")
-        cluster = choose_cluster(bootstrap_servers, zookeeper, context_name, client_config)
+        if values.get("directory") is None:
+            cluster = choose_cluster(bootstrap_servers, zookeeper, context_name, client_config)
+        elif bootstrap_servers or zookeeper or context_name:
+            raise click.UsageError(
+                "--dir names a cluster of this machine; leave -b, --zookeeper and --context out"
+            )
+        else:
+            cluster = ChosenCluster()
         if cluster.context is not None:
             _require_reading(cluster.context)
         with using_security(client_config, cluster.context):

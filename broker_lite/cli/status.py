@@ -46,10 +46,6 @@ def status(directory: Path | None, cluster: ChosenCluster, form: str | None) -> 
       logbus status -b kafka1:9092,kafka2:9092 -o json
       logbus status --context prod
     """
-    if cluster.is_named and directory is not None:
-        raise click.UsageError(
-            "--dir names a cluster of this machine; leave -b and --zookeeper out"
-        )
     if directory is None and (cluster.is_named or discovery.cluster_variable()):
         servers = bootstrap(cluster)
         facts = running.at(servers)

@@ -133,6 +133,24 @@ def test_bootstrap_servers_of_a_client_config_file_override_the_selected_context
     assert named("-F", str(file)) == "None z:2181/logbus"
 
 
+def test_option_dir_of_command_status_overrides_contexts(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Regression: with a selected context, ``status --dir`` was refused as a wrong use."""
+    file = home / "client.conf"
+    file.write_text("bootstrap.servers=file:1\n")
+    assert run(["context", "use", "prod"]) == 0
+    for given in ([], ["-F", str(file)]):
+        capsys.readouterr()
+        assert run(["status", "--dir", str(home), *given]) == 3
+        assert "no cluster runs in" in capsys.readouterr().err
+    for given in (["-b", "h:1"], ["--context", "dev"], ["--zookeeper", "z:1"]):
+        assert run(["status", "--dir", str(home), *given]) == 2
+        assert "--dir names a cluster of this machine" in capsys.readouterr().err
+    monkeypatch.setenv("LOGBUS_CONTEXT", "unknown")
+    assert run(["status", "--dir", str(home)]) == 3
+
+
 def test_python_and_spark_clients_ignore_the_selected_context(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
