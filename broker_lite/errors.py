@@ -642,8 +642,37 @@ _DEFAULT_MESSAGES: dict[str, str] = {
     "OFFSET_OUT_OF_RANGE": "the offset is outside the log",
     "CORRUPT_MESSAGE": "the batch has a wrong checksum or structure",
     "REQUEST_TIMED_OUT": "the request timed out; it may have taken effect",
+    "MESSAGE_TOO_LARGE": "the batch is larger than the topic's max.message.bytes; raise it, or "
+    "send smaller records",
+    "COORDINATOR_LOAD_IN_PROGRESS": "the coordinator reads its state; try again",
+    "NOT_COORDINATOR": "this broker no longer coordinates it; try again",
     "COORDINATOR_NOT_AVAILABLE": "no broker coordinates it now, or ZooKeeper does not answer; find "
     "the cause with: logbus health",
+    "NOT_ENOUGH_REPLICAS": "fewer replicas than min.insync.replicas are in sync; find the missing "
+    "brokers with: logbus health",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "a replica left the in-sync replicas after the append; the "
+    "records may be in the log. Find the missing brokers with: logbus health",
+    "ILLEGAL_GENERATION": "the group has begun a later generation than the member's",
+    "INCONSISTENT_GROUP_PROTOCOL": "the members have no common assignor, or the group is of the "
+    "other kind (Kafka or native); use another group",
+    "UNKNOWN_MEMBER_ID": "the group does not have this member: its session expired, or the group "
+    "has other members; see: logbus groups members GROUP",
+    "INVALID_SESSION_TIMEOUT": "session.timeout.ms is outside the broker's "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms",
+    "REBALANCE_IN_PROGRESS": "the group assigns its partitions anew; poll, and commit again",
+    "FENCED_INSTANCE_ID": "another process has joined with this group.instance.id; give each "
+    "process an id of its own",
+    "GROUP_MAX_SIZE_REACHED": "the group or its coordinator has its maximum number of members",
+    "NON_EMPTY_GROUP": "the group has live members or a running Spark query; stop them first",
+    "GROUP_ID_NOT_FOUND": "no group has this name; see: logbus groups list",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "live members of the group read the topic; stop them first",
+    "TRANSACTIONAL_ID_NOT_FOUND": "no coordinator knows the transactional id; see: logbus "
+    "transactions list",
+    "KAFKA_STORAGE_ERROR": "the data directory of the broker is offline: its disk failed or is "
+    "full; the broker's log has the reason",
+    "UNKNOWN_TOPIC_ID": "the topic was deleted; a new topic of the same name has another id",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER": "an earlier batch of the producer is missing; create a new "
+    "producer",
     "NOT_CONTROLLER": "this broker is not the controller; send the request to the controller",
     "INVALID_PRODUCER_ID_MAPPING": "the transactional id expired or has another producer id; "
     "create a new producer",

@@ -219,7 +219,7 @@ class TransactionMachine:
             self.phase = Phase.FAILED
             if isinstance(error, _GROUP_MOVED_ON):
                 error = type(error)(
-                    f"{error.message}: the group has given these partitions to another member. "
+                    f"{error.message}. The group has given these partitions to another member. "
                     f"Abort {self._name()} and read on from the group's committed offsets"
                 )
             self._cause = error

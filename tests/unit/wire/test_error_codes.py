@@ -1,4 +1,4 @@
-"""Tests that responses in older API versions have only error codes that their clients know."""
+"""Tests of error codes: those that clients of older API versions know, and their texts."""
 
 from __future__ import annotations
 
@@ -76,3 +76,17 @@ def test_client_explains_refused_commit_if_the_response_has_no_message(
 ) -> None:
     """Regression: the client showed just "OFFSET METADATA TOO LARGE" and "INVALID GROUP ID"."""
     assert cure in error_for(code).message
+
+
+CODES_WITHOUT_TEXT = (1, 3, 5, 6, 7, 10, 14, 15, 16, 19, 20, 22, 23, 25, 26, 27, 45, 49, 51, 56, 68,
+                      69, 81, 82, 86, 88, 90, 100, 105)  # fmt: skip
+"""Error codes that the responses of data, groups and transactions have, which have no field for a
+text."""
+
+
+@pytest.mark.parametrize("code", CODES_WITHOUT_TEXT)
+def test_error_code_without_a_text_of_the_broker_is_explained_in_words(code: int) -> None:
+    """Regression: a full disk was reported as "KAFKA STORAGE ERROR"."""
+    error = error_for(code)
+    assert error.code == code and len(error.message.split()) > 5
+    assert error.message != error.name.replace("_", " ")
