@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.patience import until
-from support.promtool import Scrape, firing, parsed
+from support.promtool import firing
+from support.scrapes import scraped
 
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
 
 
-def scraped(running: LocalCluster) -> Scrape:
-    """Return the metrics of all running brokers."""
-    found = {}
-    for broker in running.brokers:
-        if broker.is_running:
-            url = f"http://127.0.0.1:{broker.metrics_port}/metrics"
-            with urllib.request.urlopen(url, timeout=30) as answer:
-                found |= parsed(answer.read().decode(), instance=f"broker-{broker.id}")
-    return found
-
-
 def total(running: LocalCluster, name: str) -> float:
-    return sum(value for series, value in scraped(running).items() if series.name == name)
+    return scraped(running.brokers).total(name)
 
 
 @pytest.mark.real
@@ -40,20 +29,20 @@ def test_alerts_fire_for_partitions_whose_brokers_were_killed(
         with bus.producer() as producer:
             producer.send("safe", b"x").result()
         until(lambda: total(running, "logbus_controller_active") == 1)
-        assert firing(scraped(running), tmp_path) == set()
+        assert firing(scraped(running.brokers).values, tmp_path) == set()
         controller = bus.admin.cluster().controller_id
         first, second = (each for each in running.brokers if each.id != controller)
         first.kill()
         until(lambda: total(running, "logbus_leaderless_partitions") == 1)
         until(lambda: total(running, "logbus_under_replicated_partitions") == 2)
-        assert firing(scraped(running), tmp_path) == {
+        assert firing(scraped(running.brokers).values, tmp_path) == {
             "LogbusLeaderlessPartitions",
             "LogbusUnderReplicated",
         }
         second.kill()
         until(lambda: total(running, "logbus_under_min_isr_partitions") == 2)
         until(lambda: total(running, "logbus_leaderless_partitions") == 2)
-        assert firing(scraped(running), tmp_path) == {
+        assert firing(scraped(running.brokers).values, tmp_path) == {
             "LogbusBelowMinInsync",
             "LogbusLeaderlessPartitions",
             "LogbusUnderReplicated",

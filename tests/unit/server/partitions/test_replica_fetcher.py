@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from broker_lite.config import BrokerConfig, TopicConfig
+from broker_lite.errors import NetworkError, StorageError
 from broker_lite.metadata.cache import MetadataSnapshot
 from broker_lite.model import BrokerView, Endpoint, PartitionKey
 from broker_lite.replication.effects import FetchFrom
@@ -36,7 +37,8 @@ class Leader:
     def fetch(self, leader: BrokerView, request: wire.FetchRequest, answered: Answered) -> None:
         self.asked.append((request, answered))
 
-    async def answer_nothing(self, index: int) -> None:
+    async def answer_nothing(self, index: int, error_code: int = 0) -> None:
+        """Answer a request with no records, and with this error code for each partition."""
         request, answered = self.asked[index]
         topics = [
             wire.FetchedTopic(
@@ -44,7 +46,7 @@ class Leader:
                 topic.topic_id,
                 [
                     wire.FetchedPartition(
-                        row.partition, 0, 0, 0, 0, memoryview(b""), None, None, -1, -1
+                        row.partition, error_code, 0, 0, 0, memoryview(b""), None, None, -1, -1
                     )
                     for row in topic.partitions
                 ],
@@ -121,6 +123,25 @@ def test_idle_partitions_are_fetched_in_a_separate_request_that_waits_longer() -
         fetchers.fetch(followers[1], FetchFrom(1, 1, 0, -1))
         await asyncio.sleep(0)
         assert [leader.wanted(2), leader.asked[2][0].flags & wire.FLAG_IDLE] == [[1], 0]
+        fetchers.close()
+
+    asyncio.run(test())
+
+
+def test_failed_fetches_from_a_leader_are_counted_by_error() -> None:
+    async def test() -> None:
+        leader = Leader()
+        fetchers = leader.fetchers()
+        Follower(fetchers, 0).ask()
+        await asyncio.sleep(0)
+        await leader.answer_nothing(0, StorageError.code)
+        for failure in (wire.FetchResponse(StorageError.code, 0, [], 0), NetworkError("closed")):
+            while len(leader.asked) == 1:
+                await asyncio.sleep(0.001)
+            _, answered = leader.asked.pop()
+            answered(failure)
+        assert fetchers.metrics.value("replica_fetch_errors", StorageError.name) == 2
+        assert fetchers.metrics.value("replica_fetch_errors", NetworkError.name) == 1
         fetchers.close()
 
     asyncio.run(test())

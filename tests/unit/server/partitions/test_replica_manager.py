@@ -357,6 +357,7 @@ def test_log_of_an_unknown_topic_is_kept_and_restored_once_the_topic_is_known(
         while shell.logs.get(key) is not None or not shell.logs.stray_count:
             await asyncio.sleep(0.001)
         assert "logbus storage strays /data --delete" in caplog.text
+        assert shell.gauge("stray_partitions") == 1
         shell.apply(shell.topic(), shell.topic("late", key.topic_id))
         replica = await shell.leader("late")
         assert replica.log.log_end_offset == 1
