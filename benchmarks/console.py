@@ -1,9 +1,10 @@
 """Measure the web console of a cluster with 1,000 partitions and 100 groups, and some commands.
 
-    python benchmarks/console.py [--rounds 2] [--seconds 31] [--only sampling,pages,commands,plugin]
+    python benchmarks/console.py [--rounds 2] [--seconds 31] [--only sampling,pages,…]
 
-Prints one JSON object. There are three brokers; half of the partitions are in one topic, and each
-group has committed offsets in ten partitions.
+``--only`` takes sampling, pages, tail, groups, commands and plugin. Prints one JSON object. There
+are three brokers; half of the partitions are in one topic, and each group has committed offsets in
+ten partitions.
 
 ``sampling``: the share of a core that each broker spends on the console's periodic reading of the
 cluster's state, without viewers. Each round measures the brokers' processor time without the
@@ -12,9 +13,11 @@ console and then with it; the figure is the median difference. ``at_rest``: no g
 31 s has six readings; one of them also requests sizes and start offsets (``WHOLE_S``).
 
 ``pages``: p95 in ms and kB of each page, requested one after the other, and the console's resident
-memory after them and at its peak. ``commands``: wall time with Python's start; ``completion`` reads
+memory after them and at its peak. ``tail``: the share of a core that a full live tail takes the
+console, in addition to its sampling. ``groups``: seconds to read the lags of 1,000 groups, each
+with offsets in ten partitions. ``commands``: wall time with Python's start; ``completion`` reads
 topics from the brokers, ``completion_again`` from its cache. ``plugin``: the start and the end of
-the pytest plugin's cluster of one broker.
+the pytest plugin's cluster of one broker, a new topic in it, and the import of the plugin.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import contextlib
 import http.client
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,7 +40,7 @@ from peers.figures import main, median, percentile, timed
 from peers.meter import CpuUse, peak_mb, resident_mb
 from peers.servers import LogbusServers
 
-from broker_lite.bus import Bus
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TopicPartition
 
@@ -49,6 +53,16 @@ OF_TOPIC = ("messages", "partitions", "settings", "groups")
 PAGES = ("/", "/brokers", "/brokers/0", "/topics", *(f"/topics/large/{name}" for name in OF_TOPIC),
          "/groups", "/groups/group-7", "/transactions")  # fmt: skip
 REQUESTS, RUNS, WARM = 40, 9, 2
+MANY_GROUPS = 1000
+TAILED, TAIL_RECORDS_A_SECOND, TAIL_VALUE_BYTES = "small-0", 500, 100
+PARTS = ("sampling", "pages", "tail", "groups", "commands", "plugin")
+IMPORT = """
+import time, pytest
+began = time.perf_counter()
+import pyspark_logbus.testing
+print(time.perf_counter() - began)
+"""
+"""A program that prints how many seconds the import of the pytest plugin takes."""
 
 
 def fill(bus: Bus) -> Groups:
@@ -143,6 +157,85 @@ def pages(cluster: LocalCluster) -> dict[str, Any]:
     return {"pages": found, "pages_largest": largest, **memory}
 
 
+@contextlib.contextmanager
+def sending(bus: Bus, topic: str, rate: int) -> Iterator[None]:
+    """Send ``rate`` records a second to a topic, in a thread, while the context is open."""
+    ended = threading.Event()
+
+    def run() -> None:
+        with bus.producer(linger_ms=0) as producer:
+            due = time.monotonic()
+            while not ended.is_set():
+                producer.send(topic, bytes(TAIL_VALUE_BYTES))
+                due += 1 / rate
+                ended.wait(max(0.0, due - time.monotonic()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def tailing(address: str, topic: str) -> Iterator[list[int]]:
+    """Read a live tail of the console, in a thread, while the context is open. Yield a list, which
+    then has the sizes of the parts that arrived."""
+    sizes: list[int] = []
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", f"/topics/{topic}/tail")
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.status
+    sock = connection.sock
+
+    def run() -> None:
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+            while part := answer.read1(1 << 16):
+                sizes.append(len(part))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        sock.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        connection.close()
+
+
+def tail(servers: LogbusServers, seconds: float) -> dict[str, float]:
+    """Measure the processor time of the console without a tail, and with one of as many records as
+    a tail sends."""
+    with console(servers.cluster) as (address, pid):
+
+        def percent() -> float:
+            with CpuUse({"console": [pid]}) as use:
+                time.sleep(seconds)
+            return use.percent["console"]
+
+        with sending(servers.bus, TAILED, TAIL_RECORDS_A_SECOND):
+            without = percent()
+            with tailing(address, TAILED) as sizes:
+                beside = percent()
+    return {
+        "core_percent": round(beside - without, 2),
+        "kb_per_s": round(sum(sizes) / seconds / 1000, 1),
+    }
+
+
+def many_groups(bus: Bus) -> dict[str, float]:
+    """Measure how long the lags of ``MANY_GROUPS`` groups take to read."""
+    tps = [TopicPartition(name, number) for name, n in TOPICS.items() for number in range(n)]
+    names = [f"many-{number}" for number in range(MANY_GROUPS)]
+    for number, name in enumerate(names):
+        first = number * PARTITIONS_A_GROUP % len(tps)
+        bus.admin.commit_each(name, dict.fromkeys(tps[first : first + PARTITIONS_A_GROUP], 1))
+    took = [timed(bus.admin.lag_many, names) for _ in range(RUNS)]
+    return {"lag_many_s": median(took[WARM:], 2)}
+
+
 def median_ms(*words: str, cache: str, is_cold: bool = False, **variables: str) -> float:
     """Return the median time of a command in ms.
 
@@ -176,19 +269,27 @@ def commands(servers: str) -> dict[str, float]:
 
 
 def plugin() -> dict[str, float]:
-    """Measure how long the pytest plugin takes to start and to end its cluster."""
-    marks = []
+    """Measure how long the pytest plugin takes to be imported, to start and to end its cluster, and
+    to create a topic."""
+    # A user's Python does not compile the plugin for each import.
+    with_bytecode = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    marks, topics, imports = [], [], []
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as folder:
             cluster = LocalCluster(brokers=1, directory=folder)
-            marks.append((timed(cluster.start), timed(cluster.kill)))
+            ready_s = timed(cluster.start)
+            with connect(cluster.bootstrap_servers) as bus:
+                topics += [timed(bus.create_topic, f"t-{number}", 1) for number in range(RUNS)]
+            marks.append((ready_s, timed(cluster.kill)))
+        command = [sys.executable, "-P", "-c", IMPORT]
+        ran = subprocess.run(command, env=with_bytecode, stdout=subprocess.PIPE, check=True)
+        imports.append(float(ran.stdout))
     ready_s, stop_s = (median(row, 2) for row in zip(*marks))
-    return {"ready_s": ready_s, "stop_s": stop_s}
+    topic_ms, import_ms = (median(1000 * took for took in row) for row in (topics, imports))
+    return {"ready_s": ready_s, "stop_s": stop_s, "topic_ms": topic_ms, "import_ms": import_ms}
 
 
-def measure(
-    rounds: int = 2, seconds: float = 31.0, only: str = "sampling,pages,commands,plugin"
-) -> dict[str, Any]:
+def measure(rounds: int = 2, seconds: float = 31.0, only: str = ",".join(PARTS)) -> dict[str, Any]:
     wanted = only.split(",")
     result: dict[str, Any] = {}
     with LogbusServers(3) as servers:
@@ -201,6 +302,10 @@ def measure(
                 result["sampling_moving_core_percent"] = sampling(*windows)
         if "pages" in wanted:
             result |= pages(servers.cluster)
+        if "tail" in wanted:
+            result["tail"] = tail(servers, seconds)
+        if "groups" in wanted:
+            result["groups"] = many_groups(servers.bus)
         if "commands" in wanted:
             result["commands"] = commands(servers.bootstrap_servers)
     if "plugin" in wanted:
