@@ -1,10 +1,11 @@
-"""``logbus broker``: run one broker in the foreground, for a service manager or ``LocalCluster``,
-or remove one for good (``retire``)."""
+"""``logbus broker``: run one broker in the foreground, for a service manager or ``LocalCluster``;
+show the brokers of a cluster, or remove one for good (``retire``)."""
 
 from __future__ import annotations
 
 import gc
 import os
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +13,18 @@ from broker_lite.cli import output
 from broker_lite.cli.change import ChangeOptions, change_options
 from broker_lite.cli.context import cluster_options, open_admin
 from broker_lite.cli.contexts import ChosenCluster
-from broker_lite.errors import InvalidConfigError, InvalidRequestError
+from broker_lite.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidConfigError,
+    InvalidRequestError,
+)
+
+if TYPE_CHECKING:
+    from broker_lite.observing.sample import ClusterSample
+
+COLUMNS = ("id", "address", "running", "controller", "rack", "version", "leaders", "replicas",
+           "in_sync", "data", "free")  # fmt: skip
+"""The columns of the table of ``logbus broker list``."""
 
 
 @click.group(invoke_without_command=True)
@@ -45,7 +57,7 @@ def broker(
     ready_fd: int | None,
     output_path: str | None,
 ) -> int:
-    """Run one broker in the foreground until SIGTERM or Ctrl-C, or retire one.
+    """Run one broker in the foreground until SIGTERM or Ctrl-C; list, describe or retire brokers.
 
     Once the broker serves clients, it prints one JSON line with its id, host, port and pid.
 
@@ -53,6 +65,7 @@ def broker(
     Examples:
       logbus broker --config broker.conf
       logbus broker --config broker.conf --logging logging.conf
+      logbus broker list
       logbus broker retire 2
     """
     if context.invoked_subcommand is not None:
@@ -90,6 +103,69 @@ def _may_begin(begin_fd: int) -> bool:
     Return False if the parent closes the pipe instead."""
     with os.fdopen(begin_fd, "rb", buffering=0) as pipe:
         return bool(pipe.read(1))
+
+
+def _rows(sample: ClusterSample) -> list[dict[str, Any]]:
+    from broker_lite.observing.brokers import broker_rows
+
+    named = {"runs": "running", "is_controller": "controller"}
+    return [{named.get(key, key): row[key] for key in row} for row in broker_rows(sample)]
+
+
+@broker.command("list")
+@cluster_options
+@output.output_option
+def list_brokers(cluster: ChosenCluster, form: str | None) -> None:
+    """List brokers: address, rack, version, partitions, data and free disk space.
+
+    A broker that does not run is listed if it holds a replica.
+
+    \b
+    Examples:
+      logbus broker list
+      logbus broker list -b bus1:9092 -o json
+    """
+    from broker_lite.observing.sample import take_sample
+
+    with open_admin(cluster) as admin:
+        rows = _rows(take_sample(admin))
+    if output.is_table(form):
+        for row in rows:
+            row["data"], row["free"] = map(output.size, (row["size_bytes"], row["disk_free_bytes"]))
+    output.show(rows, form, COLUMNS if output.is_table(form) else None)
+
+
+@broker.command()
+@click.argument("broker_id", type=int)
+@cluster_options
+@output.output_option
+def describe(broker_id: int, cluster: ChosenCluster, form: str | None) -> None:
+    """Show one broker and its replicas. 'logbus config describe --broker ID' shows its settings.
+
+    \b
+    Examples:
+      logbus broker describe 1
+      logbus broker describe 1 -b bus1:9092 -o json
+    """
+    from broker_lite.observing.brokers import replica_rows
+    from broker_lite.observing.sample import take_sample
+
+    with open_admin(cluster) as admin:
+        sample = take_sample(admin)
+    found = next((row for row in _rows(sample) if row["id"] == broker_id), None)
+    if found is None:
+        raise BrokerIdNotRegisteredError(f"no broker has id {broker_id}; see: logbus broker list")
+    partitions = replica_rows(sample, broker_id)
+    if not output.is_table(form):
+        output.show_one(found | {"partitions": partitions}, form)
+        return
+    used = found["disk_used"]
+    sizes = {key: output.size(found[key]) for key in ("size_bytes", "disk_free_bytes")}
+    shown = found | sizes | {"disk_used": None if used is None else f"{used:.0%}"}
+    output.show_one({key.removesuffix("_bytes"): shown[key] for key in shown}, form)
+    click.echo()
+    rows = [row | {"size": output.size(row["size_bytes"])} for row in partitions]
+    output.show(rows, form, ("topic", "partition", "role", "in_sync", "size"))
 
 
 @broker.command()

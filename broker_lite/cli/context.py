@@ -32,6 +32,8 @@ READING = frozenset(
     {
         ("acl", "check"),
         ("acl", "list"),
+        ("broker", "describe"),
+        ("broker", "list"),
         ("checkpoint",),
         ("config", "describe"),
         ("console",),

@@ -95,7 +95,7 @@ COMMANDS = {
         "broker_lite.cli.completion:completion",
         "Complete commands, topics and groups in bash, zsh, fish.",
     ),
-    "broker": ("broker_lite.cli.broker:broker", "Run one broker in the foreground; retire one."),
+    "broker": ("broker_lite.cli.broker:broker", "Brokers: run, list, describe, retire."),
 }
 """The module and the line of help of each command. Thus ``logbus --help`` loads no module of a
 command."""

@@ -384,7 +384,7 @@ ERROR_TEXTS: Mapping[str, Text] = {
     ),
     "BROKER_ID_NOT_REGISTERED": Text(
         "No broker has this id.",
-        "List brokers with `logbus health`.",
+        "List brokers with `logbus broker list`.",
     ),
     "INCONSISTENT_CLUSTER_ID": Text(
         "A data directory, a broker or a client belongs to another cluster.",

@@ -41,6 +41,8 @@ export {topic} {file}
 export {topic} {file} --dry-run
 top
 topic trim {topic} --before 1 --yes
+broker list
+broker describe 0
 config describe --topic {topic}
 config describe --broker 0 --changed
 config describe --file {settings} --changed

@@ -213,6 +213,16 @@ def test_dead_broker_is_reported_and_replaced(shell: Shell) -> None:
     assert found[0] == "no leader" and "under-replicated" in found
     done = shell.run("health", "--broker", "2", "--wait", "--timeout", "0", code=124)
     assert "not registered; brokers that run: 0, 1" in done.stdout
+    brokers = {row["id"]: row for row in shell.rows("broker", "list")}
+    assert [row["running"] for row in brokers.values()] == [True, True, False]
+    assert sum(row["controller"] for row in brokers.values()) == 1
+    assert brokers[0]["disk_free_bytes"] > 0 and brokers[2]["disk_free_bytes"] is None
+    assert brokers[2]["in_sync"] < brokers[2]["replicas"]
+    [down] = shell.rows("broker", "describe", "2")
+    assert down.items() >= brokers[2].items()
+    assert [row["in_sync"] for row in down["partitions"]].count(True) == down["in_sync"]
+    assert len(down["partitions"]) == down["replicas"]
+    assert "logbus broker list" in shell.run("broker", "describe", "9", code=1).stderr
     done = shell.run("broker", "retire", "2", "--dry-run", code=1)
     assert "logbus topic reassign --off 2" in done.stderr
     shell.cluster.brokers[2].start()

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.client.administration.admin import BrokerReport
-from broker_lite.client.administration.health import broker_loads
 from broker_lite.console.lists import Column, listing
 from broker_lite.console.page_request import Data, PageRequest
 from broker_lite.errors import BrokerIdNotRegisteredError, LogbusError
-from broker_lite.observing.reading import ClusterReading
+from broker_lite.observing.brokers import broker_rows, replica_rows
 
 PARTITIONS = (
     Column("name", "Partition"),
@@ -21,46 +19,13 @@ PARTITIONS = (
 
 
 def brokers(ask: PageRequest) -> Data:
-    return {"brokers": broker_rows(ask.reading)}
-
-
-def broker_rows(reading: ClusterReading) -> list[dict[str, Any]]:
-    """Return a row for each broker that runs, and for each broker that does not run but has a
-    replica."""
-    view = reading.sample.view
-    reports = {report.broker_id: report for report in reading.sample.reports}
-    rows = []
-    for broker_id, load in broker_loads(view).items():
-        report = reports.get(broker_id, BrokerReport(broker_id, ()))
-        endpoint = view.brokers.get(broker_id)
-        known = [row for row in report.log_dirs if row.error is None]
-        total = sum(max(row.total_bytes, 0) for row in known)
-        usable = sum(max(row.usable_bytes, 0) for row in known)
-        rows.append(
-            {
-                "id": broker_id,
-                "address": None if endpoint is None else str(endpoint),
-                "rack": view.racks.get(broker_id),
-                "version": report.version,
-                "runs": endpoint is not None,
-                "is_controller": endpoint is not None and broker_id == view.controller_id,
-                "leaders": load.leaders,
-                "replicas": load.replicas,
-                "in_sync": load.in_sync,
-                "size_bytes": sum(sum(row.partitions.values()) for row in known) if known else None,
-                "disk_used": 1 - usable / total if total else None,
-                "disk_free_bytes": usable if total else None,
-                "disk_full": report.is_disk_full,
-                "metadata_age_s": report.metadata_age_s,
-                "errors": [row.error.message for row in report.log_dirs if row.error is not None],
-            }
-        )
-    return rows
+    return {"brokers": broker_rows(ask.reading.sample)}
 
 
 def broker(ask: PageRequest) -> Data:
     broker_text = ask.path["broker"]
-    row = next((row for row in broker_rows(ask.reading) if str(row["id"]) == broker_text), None)
+    rows = broker_rows(ask.reading.sample)
+    row = next((row for row in rows if str(row["id"]) == broker_text), None)
     if row is None:
         raise BrokerIdNotRegisteredError(
             f"no broker has id {broker_text[:20]}; see the page Brokers"
@@ -76,22 +41,13 @@ def broker(ask: PageRequest) -> Data:
 
 
 def _partitions(ask: PageRequest, broker_id: int) -> list[dict[str, Any]]:
-    sizes = {
-        tp: size
-        for row in ask.reading.sample.log_dirs
-        if row.broker_id == broker_id
-        for tp, size in row.partitions.items()
-    }
     return [
-        {
-            "name": f"{tp.topic}-{tp.partition}",
-            "topic": tp.topic,
-            "role": "leader" if part.leader == broker_id else "follower",
-            "in_sync": "yes" if broker_id in part.isr else "no",
-            "size_bytes": sizes.get(tp),
+        row
+        | {
+            "name": f"{row['topic']}-{row['partition']}",
+            "in_sync": "yes" if row["in_sync"] else "no",
         }
-        for tp, part in ask.reading.sample.view.rows
-        if broker_id in part.replicas
+        for row in replica_rows(ask.reading.sample, broker_id)
     ]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker_lite.console.page_request import Data, PageRequest
-from broker_lite.console.pages.brokers import broker_rows
+from broker_lite.observing.brokers import broker_rows
 from broker_lite.observing.reading import ClusterReading
 from broker_lite.observing.sampler import LAG, RECORDS, SIZE
 from broker_lite.observing.verdict import partitions
@@ -37,7 +37,7 @@ def overview(ask: PageRequest) -> Data:
         "history_s": 0.0 if totals is None else ask.sampler.span_s(len(totals.values(LAG))),
         "topics": [row._asdict() for row in topics[:FIRST]],
         "groups": [row._asdict() for row in groups[:FIRST]],
-        "brokers": broker_rows(reading),
+        "brokers": broker_rows(reading.sample),
     }
 
 
