@@ -46,7 +46,7 @@ clients = missing=; for pair in $(1); do command -v "$${pair%%:*}" >/dev/null ||
   apt-get install -y -qq -o DPkg::Lock::Timeout=120 --no-install-recommends $$missing) >&2 || echo "not installed:$$missing" >&2; fi
 
 programs:
-	@$(call clients,kcat:kcat promtool:prometheus chromedriver:chromium-driver)
+	@$(call clients,kcat:kcat promtool:prometheus chromedriver:chromium-driver zsh:zsh fish:fish)
 
 clients:
 	@$(call clients,kcat:kcat rsyslogd:rsyslog-kafka mvn:maven npm:npm)

@@ -108,14 +108,37 @@ def test_completion_does_not_run_the_password_command_of_a_context(
     assert not ran.exists()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script_is_accepted_by_its_shell(
-    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+IN_SHELL = {
+    "bash": "source ./script; COMP_WORDS=(logbus topi) COMP_CWORD=1; _logbus_completion logbus; "
+    'echo "${COMPREPLY[@]}"',
+    # Stand for the functions of zsh's completion system, which needs a terminal.
+    "zsh": "compdef() { }; _describe() { print -l -- ${(P)3} }; source ./script; "
+    "words=(logbus topi) CURRENT=2; _logbus_completion",
+    "fish": "source ./script; complete -C 'logbus topi'",
+}
+"""Programs of each shell that complete "logbus topi" with the printed script."""
+
+
+@pytest.mark.parametrize("shell", IN_SHELL)
+def test_printed_script_completes_a_command_in_its_shell(
+    shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert f"_LOGBUS_COMPLETE={shell}_complete" in script
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"{shell} is not installed: apt-get install {shell}")
     (tmp_path / "script").write_text(script)
-    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True, timeout=60)
+    program = tmp_path / "logbus"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m broker_lite "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = subprocess.run(
+        [shell, "-c", IN_SHELL[shell]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("topic") and done.stderr == ""
