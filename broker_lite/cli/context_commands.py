@@ -65,6 +65,27 @@ def _row(context: Context, selected: str) -> dict[str, Any]:
 
 
 @context.command()
+@click.argument("name", type=CONTEXT)
+@output.output_option
+def describe(name: str, form: str | None) -> None:
+    """Show a context with its settings. A context holds no password.
+
+    \b
+    Examples:
+      logbus context describe prod
+      logbus context describe prod -o json
+    """
+    stored = contexts.load(contexts.path())
+    found = stored.get(name)
+    password = {
+        "password_file": found.password_file or None,
+        "password_command": found.password_command or None,
+    }
+    row = _row(found, stored.selected) | password | {"settings": dict(found.settings)}
+    output.show_one(row, form)
+
+
+@context.command()
 @click.argument("name")
 @click.option("-b", "--bootstrap-servers", metavar="HOST:PORT,…", help="Bootstrap brokers.")
 @click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="Find the brokers in ZooKeeper.")

@@ -24,7 +24,7 @@ from broker_lite.client.discovery import ENV_BOOTSTRAP
 from broker_lite.local.cluster import LocalCluster
 
 GOLDEN = Path(__file__).with_name("json_fields.txt")
-OPEN_MAPS = {"config"}
+OPEN_MAPS = {"config", "settings"}
 """Fields that hold settings by name. The names of settings are not recorded."""
 
 COMMANDS = """
@@ -63,6 +63,7 @@ quota set producer_byte_rate 1048576 --user {user}
 quota list
 quota delete producer_byte_rate --user {user} --yes
 context create dev -b {servers}
+context describe dev
 context use dev
 context delete dev
 transactions list

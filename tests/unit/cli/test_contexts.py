@@ -236,6 +236,19 @@ def test_context_file_contains_no_password(
             slow.security()
 
 
+def test_command_context_describe_shows_the_settings_of_a_context(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(home / "password")
+    assert run(["context", "create", "x", "-b", "h", *LOGIN, "--password-file", file]) == 0
+    capsys.readouterr()
+    assert run(["context", "describe", "x", "-o", "json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["bootstrap_servers"], row["password_file"], row["user"]) == ("h:9092", file, "ann")
+    assert row["settings"]["sasl.mechanism"] == "SCRAM-SHA-256"
+    assert run(["context", "describe", "y"]) == 2
+
+
 def test_security_settings_of_a_context_apply_only_inside_a_with_block() -> None:
     before = security_of_environment()
     with chosen_security(ClientSecurity(protocol="SSL")):
