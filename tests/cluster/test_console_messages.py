@@ -107,6 +107,23 @@ def test_newest_records_of_more_partitions_than_a_page_has_records_come_first(
     assert numbers(console.json(f"/topics/{topic}/messages")) == list(range(429, 329, -1))
 
 
+def test_page_of_records_of_too_many_partitions_for_a_link_says_how_to_read_on(
+    console: RunningConsole, bus: Bus, topic: str
+) -> None:
+    """Regression: the page of a topic with 500 partitions ended with the newest 100 records."""
+    topic = f"{topic}-widest"
+    bus.create_topic(topic, partitions=305, replication_factor=1)
+    until(lambda: console.get(f"/api/v1/topics/{topic}/settings").status == 200, what="the topic")
+    fill(bus, topic, 610, partitions=305)
+    found = console.json(f"/topics/{topic}/messages")
+    assert (len(found["records"]), found["left"]) == (100, "")
+    assert found["covered"]["unread_partitions"] == 305
+    shown = console.get(f"/topics/{topic}/messages").text
+    assert "305 partitions have further records. Choose one partition" in shown
+    one = console.json(f"/topics/{topic}/messages?partition=7")
+    assert numbers(one) == [312, 7]
+
+
 def test_newest_records_that_are_larger_than_one_fetch_are_listed(
     console: RunningConsole, bus: Bus, shown_topic: str
 ) -> None:

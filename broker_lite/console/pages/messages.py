@@ -36,6 +36,7 @@ def messages(request: PageRequest) -> Data:
             "size_bytes": result.size_bytes,
             "seconds": round(result.seconds, 3),
             "stop": result.stop,
+            "unread_partitions": len(result.left),
         },
         "left": as_text(result.left) if len(result.left) <= CONTINUED_MAX else "",
     }
