@@ -64,7 +64,7 @@ def write(path: Path, files: Mapping[str, bytes], scripts: set[str]) -> None:
             entry.external_attr = (0o100755 if name in scripts else 0o100644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3
-            archive.writestr(entry, files[name])
+            archive.writestr(entry, files[name], compresslevel=9)
 
 
 def record(files: Mapping[str, bytes], own: str) -> bytes:
