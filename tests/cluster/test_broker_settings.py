@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -30,7 +31,7 @@ from support.plain_connection import PlainConnection
 
 from broker_lite.bus import connect
 from broker_lite.config import BrokerConfig
-from broker_lite.errors import CorruptMessageError
+from broker_lite.errors import CorruptMessageError, PortInUseError
 from broker_lite.local.cluster import LocalCluster, first_free_ports
 from broker_lite.local.zookeeper import EmbeddedZooKeeper
 from broker_lite.server.broker import Broker
@@ -143,6 +144,18 @@ def test_broker_without_metrics_port_does_not_import_the_library_for_metrics(
     imported = {line.rpartition("|")[2].strip() for line in log.splitlines()}
     assert "broker_lite.server.metrics" in imported
     assert not {name for name in imported if name.startswith(("prometheus_client", "h11"))}
+
+
+def test_broker_whose_metrics_port_is_in_use_names_the_port_and_the_remedy(tmp_path: Path) -> None:
+    async def main(port: int) -> None:
+        config = BrokerConfig(port=0, log_dir=str(tmp_path), metrics_port=port)
+        with pytest.raises(PortInUseError) as refused:
+            await Broker(config).start()
+        assert f"metrics.port={port}: " in refused.value.message
+        assert "set metrics.port to another number" in refused.value.message
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        asyncio.run(asyncio.wait_for(main(taken.getsockname()[1]), PATIENCE_S))
 
 
 class HeldFiles(OsFiles):
