@@ -39,7 +39,7 @@ CLUSTER_METRICS: Mapping[str, Metric] = {
         Metric("sample_age_seconds", GAUGE, "Age of the console's last reading of the cluster."),
         Metric("series_dropped", GAUGE, "Series beyond the limit of 20,000."),
         Metric("sample_duration_seconds", HISTOGRAM, "Duration of a reading of the cluster."),
-        Metric("sample_failures", COUNTER, "Looks that failed.", ("reason",)),
+        Metric("sample_failures", COUNTER, "Failed readings of the cluster.", ("reason",)),
         Metric("partition_start_offset", GAUGE, "First offset.", ("topic", "partition")),
         Metric("partition_end_offset", GAUGE, "End offset.", ("topic", "partition")),
         Metric("partition_leader", GAUGE, "Leader's id; -1 without one.", ("topic", "partition")),

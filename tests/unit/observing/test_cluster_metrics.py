@@ -1,4 +1,4 @@
-"""Tests of the limit on the time series in the console's ``/metrics``."""
+"""Tests of the console's ``/metrics``: its values, and the limit on its time series."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from broker_lite.client.administration.group_lag import PartitionLag
 from broker_lite.client.administration.many_groups import GroupLag
 from broker_lite.client.operations.cluster import ClusterView, PartitionMetadata, TopicMetadata
 from broker_lite.model import CommittedOffset, Endpoint
+from broker_lite.observing.kafka_exporter import kafka_samples
 from broker_lite.observing.metrics import CLUSTER_METRICS, SERIES_MAX, samples
 from broker_lite.observing.reading import ClusterReading, GroupReading, TopicReading
 from broker_lite.observing.sample import ClusterSample
@@ -116,3 +117,62 @@ def test_console_drops_the_series_of_partitions_first_above_20000(
     assert len(series) <= SERIES_MAX
     if dropped:
         assert len(series) > SERIES_MAX - 20
+
+
+def test_console_metrics_have_the_values_of_the_last_reading() -> None:
+    parts = (PartitionMetadata(0, 2, 1, (2, 0, 1), (2, 0)), PartitionMetadata(1, -1, 1, (1,), ()))
+    view = ClusterView("c", 0, {0: Endpoint("h", 1)}, {"t": TopicMetadata("t", partitions=parts)})
+    one, two = (tp for tp, _ in view.rows)
+    lags = {
+        one: PartitionLag(CommittedOffset(3), 9, 6, 7.0, None),
+        two: PartitionLag(CommittedOffset(1), 5, 4, 8.0, None),
+    }
+    found = reading(Shape(0, 0, 0, 0))._replace(
+        sample=ClusterSample(view, {}, {}, ()),
+        starts={one: 2, two: 0},
+        ends={one: 9, two: 5},
+        topics={"t": TopicReading("t", 2, 3, 12, 700, 0.0, 1, 10)},
+        groups={"g": GroupReading("g", "Consumer", "Stable", 4, ("t",), 10, 8.0, "")},
+        lags={"g": GroupLag("Stable", partitions=lags)},
+    )
+    sampler = Sampler(Admin("127.0.0.1:1"))
+    sampler.reading = found
+    sampler.failures_by_reason = {"NO_BROKERS": 2}
+    sampler.durations.observe(0.3)
+    rows = [*samples(sampler, by_partition=True), *kafka_samples(found)]
+    values = {f"{row.metric.prefix}{row.metric.name}": dict(row.values) for row in rows}
+    assert values.pop("logbus_sample_age_seconds")[()] > 0
+    assert values == {
+        "logbus_cluster_brokers": {(): 1},
+        "logbus_topic_partitions": {("t",): 2},
+        "logbus_topic_size_bytes": {("t",): 700},
+        "logbus_topic_under_replicated_partitions": {("t",): 1},
+        "logbus_topic_records": {("t",): 14},
+        "logbus_group_lag_records": {("g", "t"): 10},
+        "logbus_group_lag_seconds": {("g", "t"): 8.0},
+        "logbus_group_members": {("g",): 4},
+        "logbus_series_dropped": {(): 0},
+        "logbus_sample_failures": {("NO_BROKERS",): 2},
+        "logbus_sample_duration_seconds": {},
+        "logbus_partition_start_offset": {("t", "0"): 2, ("t", "1"): 0},
+        "logbus_partition_end_offset": {("t", "0"): 9, ("t", "1"): 5},
+        "logbus_partition_leader": {("t", "0"): 2, ("t", "1"): -1},
+        "logbus_partition_isr_size": {("t", "0"): 2, ("t", "1"): 0},
+        "logbus_group_committed_offset": {("g", "t", "0"): 3, ("g", "t", "1"): 1},
+        "kafka_brokers": {(): 1},
+        "kafka_topic_partitions": {("t",): 2},
+        "kafka_topic_partition_current_offset": {("t", "0"): 9, ("t", "1"): 5},
+        "kafka_topic_partition_oldest_offset": {("t", "0"): 2, ("t", "1"): 0},
+        "kafka_topic_partition_leader": {("t", "0"): 2, ("t", "1"): -1},
+        "kafka_topic_partition_leader_is_preferred": {("t", "0"): True, ("t", "1"): False},
+        "kafka_topic_partition_replicas": {("t", "0"): 3, ("t", "1"): 1},
+        "kafka_topic_partition_in_sync_replica": {("t", "0"): 2, ("t", "1"): 0},
+        "kafka_topic_partition_under_replicated_partition": {("t", "0"): True, ("t", "1"): True},
+        "kafka_consumergroup_current_offset": {("g", "t", "0"): 3, ("g", "t", "1"): 1},
+        "kafka_consumergroup_current_offset_sum": {("g", "t"): 4},
+        "kafka_consumergroup_lag": {("g", "t", "0"): 6, ("g", "t", "1"): 4},
+        "kafka_consumergroup_lag_sum": {("g", "t"): 10},
+        "kafka_consumergroup_members": {("g",): 4},
+    }
+    (buckets,) = (row.buckets for row in rows if row.metric.name == "sample_duration_seconds")
+    assert sum(buckets[()][0]) == 1 and buckets[()][1] == 0.3
