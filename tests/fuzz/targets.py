@@ -39,7 +39,7 @@ from broker_lite.server.network.listener import Listener
 from broker_lite.server.network.logins import BEFORE_LOGIN, Logins
 from broker_lite.wire.api import VERSIONS, ApiKey, encode_call
 from broker_lite.wire.calls.envelope import EnvelopeRequest
-from broker_lite.wire.frame import FrameReceiver
+from broker_lite.wire.frame import SCRATCH_BYTES, FrameReceiver
 from broker_lite.wire.primitives import Reader
 from fuzz.mutate import mutated, mutated_text
 
@@ -66,12 +66,13 @@ LOGINS_A_WORLD = 2000
 class Target:
     """A fuzz target.
 
-    If ``is_remote``, its input comes from the network and must not exhaust memory. ``together`` is
-    the number of inputs in a call of ``all_at_once``: more than 1 if inputs spend their time
-    waiting.
+    If ``is_remote``, its input comes from the network and must not exhaust memory. ``fixed_bytes``
+    is the memory that the target may allocate for an input of any size. ``together`` is the number
+    of inputs in a call of ``all_at_once``: more than 1 if inputs spend their time waiting.
     """
 
     is_remote = True
+    fixed_bytes = 32 << 10
     together = 1
 
     def once(self, rng: random.Random) -> int:
@@ -140,10 +141,13 @@ class Names(Target):
 class Frames(Target):
     """Tests the framing before a login: a stream of bytes, split at random places."""
 
+    def __init__(self) -> None:
+        self._scratch = bytearray(SCRATCH_BYTES)
+
     def once(self, rng: random.Random) -> int:
         frame = request_frame(ApiKey.API_VERSIONS, 3, NAMES)
         stream = mutated((len(frame).to_bytes(4, "big") + frame) * rng.randrange(1, 4), rng)
-        receiver = FrameReceiver(FRAME_BYTES_MAX, grows=True)
+        receiver = FrameReceiver(FRAME_BYTES_MAX, scratch=self._scratch, grows=True)
         at = 0
         with contextlib.suppress(ProtocolError):
             while at < len(stream):
@@ -219,6 +223,7 @@ class _World(Target):
         except ProtocolError as error:
             reply.refuse(str(error))
         await asyncio.wait_for(reply.done, 60)
+        reply.closed = True
         return reply  # type: ignore[no-any-return]
 
     def frame(
@@ -254,6 +259,7 @@ class Sasl(_World):
     def once(self, rng: random.Random) -> int:
         self.count()
         size: int = self.run(self._sequence(rng))
+        self.parts.logins.sweep()  # A broker does this every second.
         return size
 
     async def _sequence(self, rng: random.Random) -> int:
@@ -299,6 +305,8 @@ class Live(_World):
 
     # Answers to failed logins are delayed, by 100 ms or more.
     together = 50
+    # Both ends of the connection, with the buffers of the client's streams, are in this process.
+    fixed_bytes = 320 << 10
 
     def __init__(self) -> None:
         super().__init__()
@@ -404,6 +412,8 @@ class Tokens(Target):
     Only tokens that the issuer signed with its own keys may pass.
     """
 
+    # An input is a key set and a token. Parsing the key set takes most of this memory.
+    fixed_bytes = 64 << 10
     _PARTS = (
         '{"alg":"ES256","kid":"first"}',
         '{"iss":"https://issuer.example","aud":"logbus","sub":"carol","exp":4000000000}',
