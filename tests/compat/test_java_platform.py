@@ -17,7 +17,7 @@ from support.client_programs import JAVA, Note
 from support.fetched import fetched
 from support.member_process import Member, eventually
 
-from broker_lite.bus import Bus
+from broker_lite.bus import Bus, connect
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.local.zookeeper import find_java
 
@@ -33,6 +33,16 @@ CONVERTERS = {
     f"{part}.converter": "org.apache.kafka.connect.storage.StringConverter"
     for part in ("key", "value")
 }
+ONCE = {
+    "application.id": "streams-once",
+    "processing.guarantee": "exactly_once_v2",
+    "topic.cleanup.policy": "delete",
+    "topic.retention.ms": "-1",
+    "commit.interval.ms": "50",
+    "statestore.cache.max.bytes": "0",
+    "session.timeout.ms": "6000",
+}
+"""Settings with which Streams counts each word exactly once, and writes each count at once."""
 
 Start = Callable[..., Member]
 
@@ -162,6 +172,36 @@ def test_kafka_streams_counts_words_and_restores_its_store(
     note("streams", asked, "served")
 
 
+def test_kafka_streams_counts_words_exactly_once_over_sasl_ssl(
+    start: Start, tmp_path: Path, note: Callable[[str, str, str], None]
+) -> None:
+    with LocalCluster(1, directory=tmp_path / "cluster", secure=True) as secured:
+        file = Path(str(secured.client_config)).with_suffix(".properties")
+        login = dict(line.split("=", 1) for line in file.read_text("utf-8").splitlines())
+        settings = {**ONCE, "state.dir": str(tmp_path / "state"), **login}
+        with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
+            bus.create_topic("streams-plaintext-input", partitions=1)
+            bus.create_topic("streams-wordcount-output", partitions=1)
+            with bus.producer() as producer:
+                for _ in range(20):
+                    producer.send("streams-plaintext-input", b"once")
+            counts: list[int] = []
+
+            def seen() -> bool:
+                counts.extend(int.from_bytes(row.value or b"", "big") for row in reader.poll(0.2))
+                return len(counts) >= 20
+
+            with (
+                bus.consumer("streams-wordcount-output", start="earliest") as reader,
+                start(WORD_COUNT, settings) as running,
+            ):
+                eventually(seen, lambda: (counts, running.said))
+                running.leave()
+    assert counts == list(range(1, 21))
+    asked = f"SASL_SSL with {login['sasl.mechanism']}: word count with exactly_once_v2"
+    note("streams", asked, "served")
+
+
 def test_killed_kafka_streams_application_counts_words_exactly_once(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
@@ -170,15 +210,6 @@ def test_killed_kafka_streams_application_counts_words_exactly_once(
     for topic in ("streams-plaintext-input", "streams-wordcount-output"):
         bus.delete_topic(topic, if_exists=True)
         bus.create_topic(topic, partitions=1)
-    settings = {
-        "application.id": "streams-once",
-        "processing.guarantee": "exactly_once_v2",
-        "topic.cleanup.policy": "delete",
-        "topic.retention.ms": "-1",
-        "commit.interval.ms": "50",
-        "statestore.cache.max.bytes": "0",
-        "session.timeout.ms": "6000",
-    }
     counts: list[int] = []
 
     def seen(count: int) -> bool:
@@ -192,7 +223,7 @@ def test_killed_kafka_streams_application_counts_words_exactly_once(
                 for _ in range(200):
                     sender.send("streams-plaintext-input", b"once")
             folder = {"state.dir": str(tmp_path / f"{lines}")}
-            with start(WORD_COUNT, settings | folder) as running:
+            with start(WORD_COUNT, ONCE | folder) as running:
                 eventually(lambda: seen(count), lambda: (len(counts), running.said))  # noqa: B023
         seen(601)
     assert counts == list(range(1, 601))

@@ -1,12 +1,13 @@
 """Test unchanged third-party clients that log in over TLS, write rows and read them in a group.
 
-Debian's kcat logs in with PLAIN alone: it is linked with a librdkafka that sends a wrong SCRAM
-nonce, which logbus and Kafka 4 refuse.
+Debian's kcat and rsyslog log in with PLAIN alone: they are linked with a librdkafka that sends a
+wrong SCRAM nonce, which logbus and Kafka 4 refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
 from support.client_programs import NODE, Note, Steps
+from support.log_shipper import FIRST_LINE, rsyslog_name, shipping
+from support.member_process import eventually
 
 from broker_lite.bus import connect
 from broker_lite.local.cluster import LocalCluster
@@ -28,7 +31,8 @@ Record = Callable[[str, str], None]
 ROWS = [b"row %d" % number for number in range(50)]
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 CLIENTS = (
-    "librdkafka", "kafka-python", "aiokafka", "franz-go", "sarama", "old sarama", "kafkajs", "kcat",
+    "librdkafka", "kafka-python", "aiokafka", "franz-go", "sarama", "old sarama", "kafkajs",
+    "platformatic", "kcat", "rsyslog",
 )  # fmt: skip
 
 
@@ -39,6 +43,16 @@ class Login(NamedTuple):
     ca: str
     user: str
     password: str
+
+    def of_librdkafka(self, mechanism: str) -> dict[str, str]:
+        """Return librdkafka's options for a login with this mechanism."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": self.ca,
+            "sasl.mechanism": mechanism,
+            "sasl.username": self.user,
+            "sasl.password": self.password,
+        }
 
 
 def topic_of(client: str, mechanism: str) -> str:
@@ -84,14 +98,7 @@ def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Login]:
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka_logs_in_over_tls(login: Login, mechanism: str, note: Record) -> None:
     topic = f"librdkafka-{mechanism}"
-    options = {
-        "bootstrap.servers": login.servers,
-        "security.protocol": "SASL_SSL",
-        "ssl.ca.location": login.ca,
-        "sasl.mechanism": mechanism,
-        "sasl.username": login.user,
-        "sasl.password": login.password,
-    }
+    options = {"bootstrap.servers": login.servers, **login.of_librdkafka(mechanism)}
     producer = confluent_kafka.Producer(options)
     for row in ROWS:
         producer.produce(topic, row)
@@ -172,12 +179,42 @@ def test_go_client_logs_in_over_tls(
 
 @pytest.mark.compat
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafkajs_logs_in_over_tls(
-    login: Login, mechanism: str, node_folder: Path, note: Record
+@pytest.mark.parametrize(
+    ("client", "program"),
+    [("kafkajs", "login.mjs"), ("platformatic", "platformatic-login.mjs")],
+)
+def test_node_client_logs_in_over_tls(
+    login: Login, client: str, program: str, mechanism: str, node_folder: Path, note: Record
 ) -> None:
-    command = ["node", str(NODE / "login.mjs")]
-    assert_program_reads_its_rows(command, "kafkajs", login, mechanism, node_folder)
-    note("kafkajs", mechanism)
+    command = ["node", str(NODE / program)]
+    assert_program_reads_its_rows(command, client, login, mechanism, node_folder)
+    note(client, mechanism)
+
+
+@pytest.mark.compat
+def test_rsyslog_logs_in_over_tls_with_plain(login: Login, tmp_path: Path, answered: Note) -> None:
+    topic = topic_of("rsyslog", "PLAIN")
+    options = login.of_librdkafka("PLAIN")
+    lines = [row.decode() for row in ROWS]
+    reader = confluent_kafka.Consumer(
+        {**options, "bootstrap.servers": login.servers, "group.id": topic,
+         "auto.offset.reset": "earliest"}
+    )  # fmt: skip
+    reader.subscribe([topic])
+    found: list[str] = []
+
+    def arrived(expected: list[str]) -> bool:
+        messages = reader.consume(len(ROWS), 0.2)
+        found.extend(json.loads(message.value() or b"")["m"] for message in messages)
+        return found == expected
+
+    with shipping(tmp_path / "rsyslog", login.servers, topic, options) as shipper:
+        eventually(lambda: arrived([FIRST_LINE]), lambda: (found, shipper.said))
+        shipper.append(lines)
+        eventually(lambda: arrived([FIRST_LINE, *lines]), lambda: (found, shipper.said))
+        assert not shipper.has_failed
+    reader.close()
+    answered(rsyslog_name(), "SASL_SSL with PLAIN: lines of a file", "served")
 
 
 @pytest.fixture
@@ -185,13 +222,7 @@ def run_kcat(login: Login, kcat: str) -> Callable[..., subprocess.CompletedProce
     """Return a function that runs kcat with a SASL mechanism, arguments and rows for stdin."""
 
     def run(mechanism: str, *arguments: str, rows: bytes = b"") -> Any:
-        options = {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": login.ca,
-            "sasl.mechanism": mechanism,
-            "sasl.username": login.user,
-            "sasl.password": login.password,
-        }
+        options = login.of_librdkafka(mechanism)
         given = [word for key, value in options.items() for word in ("-X", f"{key}={value}")]
         command = [kcat, "-b", login.servers, *given, *arguments]
         return subprocess.run(command, input=rows, capture_output=True, timeout=90, check=False)
