@@ -53,7 +53,7 @@ async def _delete(
             raise InvalidTopicError(
                 f"only brokers delete records of topic {topic!r}; choose another topic"
             )
-        deleting = parts.replicas.delete_records(topic, partition, offset)
+        deleting = parts.replicas.delete_records(topic, partition, offset, request.spent)
         low_watermark = await within(timeout_ms, deleting, f"a follower of {topic}-{partition}")
     except LogbusError as error:
         code = wire_code(error)

@@ -39,7 +39,9 @@ async def _describe(
         request.access.check_topic(topic)
         log = parts.replicas.find(topic, partition).log
         # The partition's append thread changes the state of producers, so read it on that thread.
-        producers = await parts.disk.run_on(log.key, lambda: [_row(*p) for p in log.producers])
+        producers = await parts.disk.run_on(
+            log.key, lambda: [_row(*p) for p in log.producers], request.spent
+        )
     except LogbusError as raised:
         error = raised
     return build(

@@ -36,6 +36,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.cluster_rows import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.quotas import DiskWork
 from broker_lite.server.partitions import ranges
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.log import Log
@@ -115,7 +116,6 @@ class _ConsumerFetch:
         "_max_bytes",
         "_message",
         "_parts",
-        "_read_s",
         "_reply",
         "_request",
         "_timer",
@@ -142,8 +142,6 @@ class _ConsumerFetch:
         self._file_bytes = _file_bytes(parts, message) if self._knows_columns else 0
         limit = max(message.max_bytes, self._file_bytes)
         self._max_bytes = max(min(limit, parts.config.fetch_bytes_max), 1)
-        self._read_s = 0.0
-        """Seconds that the last read for this fetch took on a read thread."""
         self._is_over_quota = False
         quota = request.quota
         if quota is not None and quota.limits_fetches:
@@ -188,6 +186,17 @@ class _ConsumerFetch:
             min_bytes = min(self._message.min_bytes, self._max_bytes)
             self._collect(rows, min_bytes if may_wait else 0)
 
+    def _woken(self) -> None:
+        """Assess the fetch again after a wait, and charge the time to the client's quota.
+
+        The dispatcher charges the time of the first assessment."""
+        if self._request.quota is None:
+            self.assess()
+            return
+        began = time.perf_counter()
+        self.assess()
+        self._request.spent(time.perf_counter() - began)
+
     def _authorize(self) -> bool:
         """Authorize the request, again after each wait, so that a revoked permission takes effect.
 
@@ -207,7 +216,7 @@ class _ConsumerFetch:
         If so, ``assess`` is called again when the log exists."""
         by_id, defer = self._request.api_version >= BY_TOPIC_ID, self._parts.replicas.defer
         return any(
-            defer(topic.topic_id if by_id else topic.name, row.partition, by_id, self.assess)
+            defer(topic.topic_id if by_id else topic.name, row.partition, by_id, self._woken)
             for topic in self._message.topics
             for row in topic.partitions
         )
@@ -267,7 +276,7 @@ class _ConsumerFetch:
         self._waits_since_ms = self._parts.clock.monotonic_ms()
         for row in rows:
             assert row.replica is not None
-            row.replica.waiters.add(self.assess)
+            row.replica.waiters.add(self._woken)
             self._waits_at.append(row.replica)
 
     def _time_is_up(self) -> None:
@@ -291,7 +300,7 @@ class _ConsumerFetch:
             self._reply.waited_ms = waited_ms
             self._parts.fetch_waits.observe(waited_ms / 1000)
             for replica in self._waits_at:
-                replica.waiters.discard(self.assess)
+                replica.waiters.discard(self._woken)
             self._waits_at.clear()
 
     # Methods that read the records.
@@ -343,16 +352,16 @@ class _ConsumerFetch:
         transcoded_max: int = ranges.TRANSCODED_BYTES_MAX,
     ) -> None:
         """Read at most ``limit`` bytes for all partitions on a read thread, and answer."""
-        to_read = [one for _, one in indexed]
+        to_read, work = [one for _, one in indexed], DiskWork()
+        read = work.timed(partial(ranges.prepare, to_read, limit, transcoded_max))
 
-        def read() -> list[ranges.Prepared]:
+        def done(prepared: list[ranges.Prepared] | None, error: BaseException | None) -> None:
+            self._request.spent(work.seconds)
             began = time.perf_counter()
-            try:
-                return ranges.prepare(to_read, limit, transcoded_max)
-            finally:
-                self._read_s = time.perf_counter() - began
+            self._prepared(rows, indexed, limit, prepared, error)
+            self._request.spent(time.perf_counter() - began)
 
-        self._parts.disk.read(read, partial(self._prepared, rows, indexed, limit))
+        self._parts.disk.read(read, done)
 
     def _prepared(
         self,
@@ -362,8 +371,6 @@ class _ConsumerFetch:
         prepared: list[ranges.Prepared] | None,
         error: BaseException | None,
     ) -> None:
-        if self._request.quota is not None:
-            self._request.quota.spend_time(self._read_s)
         if isinstance(error, ranges.OversizedBatch):
             again = partial(self._read, rows, indexed, limit, error.decompressed)
             self._reply.build(error.decompressed, again)

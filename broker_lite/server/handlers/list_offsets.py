@@ -70,7 +70,7 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     found = [await _begin(parts, request, topic, row, is_committed) for topic, row in asked]
     lookups: list[_Listed | LogLookup[_Listed]]
     lookups = [each.lookup if isinstance(each, _OffsetLookup) else each for each in found]
-    results = await look_up(parts.disk, lookups)
+    results = await look_up(parts.disk, lookups, request.spent)
     rows = (
         _row(row, _end(each, result) if isinstance(each, _OffsetLookup) else each, request)
         for (_, row), each, result in zip(asked, found, results, strict=True)

@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from broker_lite.errors import LogbusError, UnreadableRecordsError
 from broker_lite.model import NO_OFFSET
+from broker_lite.server.network.quotas import Spent
 from broker_lite.server.partitions.disk import Disk
 from broker_lite.server.partitions.replica import Replica
 
@@ -20,13 +21,16 @@ class LogLookup(NamedTuple, Generic[T]):
     function: Callable[[], T]
 
 
-async def look_up(disk: Disk, rows: Sequence[T | LogLookup[T]]) -> list[T | LogbusError]:
+async def look_up(
+    disk: Disk, rows: Sequence[T | LogLookup[T]], spent: Spent
+) -> list[T | LogbusError]:
     """Return ``rows`` with the result of each lookup, or its LogbusError, in place of the lookup.
+    ``spent`` receives the seconds of the read thread.
 
     If the disk fails to read records, the replica hands over its leadership. The failed read of an
     index names no offset, and reports nothing: the records themselves may be intact."""
     lookups = [row for row in rows if isinstance(row, LogLookup)]
-    results = await disk.run_reads([lookup.function for lookup in lookups])
+    results = await disk.run_reads([lookup.function for lookup in lookups], spent)
     for lookup, result in zip(lookups, results, strict=True):
         if isinstance(result, UnreadableRecordsError) and result.offset != NO_OFFSET:
             lookup.replica.report_corruption(result.offset, result)

@@ -31,7 +31,7 @@ async def handle(
     """Return the end offset of each requested range of bytes, in the order of the request."""
     level = message.isolation_level
     rows = [_find(parts, request, row, level) for row in message.partitions]
-    answers = await look_up(parts.disk, rows)
+    answers = await look_up(parts.disk, rows, request.spent)
     return OffsetsForBytesResponse(
         tuple(_refusal(each) if isinstance(each, LogbusError) else each for each in answers),
         level is not None,

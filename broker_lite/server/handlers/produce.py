@@ -34,6 +34,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.cluster_rows import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
+from broker_lite.server.network.quotas import DiskWork
 from broker_lite.server.partitions.disk import AppendBatch
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire import produce as wire
@@ -86,6 +87,7 @@ class _Produce:
         "_request",
         "_rows",
         "_unreadable",
+        "_works",
     )
 
     def __init__(
@@ -109,6 +111,8 @@ class _Produce:
         self._unreadable: dict[tuple[int, int], LogbusError] = {}
         """Errors of batches whose maximum timestamp cannot be computed, by the indexes of topic and
         partition in the request."""
+        self._works: list[DiskWork] = []
+        """The work of disk threads for this request, if a quota limits the client's time."""
 
     def _authorize(self) -> None:
         """Find the topics of the request to which the client may not write."""
@@ -151,7 +155,16 @@ class _Produce:
             self.start()
 
         self._reply.hold()
-        self._parts.disk.read(fill_in, filled)
+        work = self._disk_work()
+        self._parts.disk.read(fill_in if work is None else work.timed(fill_in), filled)
+
+    def _disk_work(self) -> DiskWork | None:
+        """Return a new meter of a disk thread's work; None if no quota limits the client's time."""
+        quota = self._request.quota
+        if quota is None or not quota.limits_time:
+            return None
+        self._works.append(DiskWork())
+        return self._works[-1]
 
     def start(self) -> None:
         message, replicas = self._message, self._parts.replicas
@@ -238,7 +251,8 @@ class _Produce:
         if header.is_transactional:
             self._check_transactional(replica, header)
         is_version_2 = header.is_transactional and self._request.api_version >= ADDS_PARTITIONS_FROM
-        return AppendBatch(records, header, config.max_message_bytes, is_version_2)
+        most = config.max_message_bytes
+        return AppendBatch(records, header, most, is_version_2, self._disk_work())
 
     def _check_transactional(self, replica: Replica, header: BatchHeader) -> None:
         message = self._message
@@ -335,10 +349,13 @@ class _Produce:
         reply.answer([wire.encode_response(response, request.api_version, request.correlation_id)])
 
     def _throttle_ms(self) -> int:
-        """Charge the request's bytes to the client's quota, and return the throttle time (ms)."""
+        """Charge the request's bytes and time to the client's quotas, and return the throttle time
+        (ms)."""
         quota = self._request.quota
         if quota is None:
             return 0
+        for work in self._works:
+            quota.spend_time(work.seconds)
         topics = self._message.topics
         size = sum(len(data or b"") for topic in topics for _, data in topic.partitions)
         wait_ms = quota.produced(size)

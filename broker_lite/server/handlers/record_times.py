@@ -35,7 +35,7 @@ async def handle(
         message.partitions, key=lambda row: (row.topic_id, row.partition)
     ):
         rows += _lookups(parts, request, list(group))
-    answers = await look_up(parts.disk, rows)
+    answers = await look_up(parts.disk, rows, request.spent)
     return RecordTimesResponse(
         tuple(_failed(each) if isinstance(each, LogbusError) else each for each in answers)
     )

@@ -14,7 +14,7 @@ from broker_lite.security.acls import canonical_host
 from broker_lite.security.scram import KeyPair
 from broker_lite.security.scram_server import ScramLogin
 from broker_lite.server.network.access import Access, Authorizer, DataAccess
-from broker_lite.server.network.quotas import ClientQuota
+from broker_lite.server.network.quotas import ClientQuota, Spent, uncounted
 from broker_lite.wire.api import ApiKey, RequestHeader, parse_header
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -157,6 +157,11 @@ class RequestContext(NamedTuple):
         """Whether another broker sent or forwarded the request. If so, this broker must not forward
         it."""
         return self.session.is_forwarded or self.may_be_broker
+
+    @property
+    def spent(self) -> Spent:
+        """A function that charges seconds of a disk thread to the client's quota, if it has one."""
+        return uncounted if self.quota is None else self.quota.spend_time
 
     def deadline_ms(self, timeout_ms: int) -> int:
         """Return the monotonic time (ms) by which a request with this timeout must be answered."""

@@ -40,6 +40,7 @@ from broker_lite.replication.events import (
 )
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
+from broker_lite.server.network.quotas import DiskWork, Spent, uncounted
 from broker_lite.storage.log import Log
 
 logger = logging.getLogger("logbus.disk")
@@ -78,6 +79,10 @@ class AppendBatch(NamedTuple):
     """Whether the first batch of a producer that is new to the log must have sequence number 0.
 
     Transaction version 2 (KIP-890) requires it."""
+    work: DiskWork | None = None
+    """Receives the time of the check and the append; None if no quota limits the producer's time.
+
+    The flush does not count, because several producers share it."""
 
     @property
     def size_bytes(self) -> int:
@@ -286,9 +291,16 @@ class Worker(threading.Thread):
 
 
 def _append(job: AppendJob, now_ms: int) -> Event:
-    batch, log = job.batch, job.target.log
+    batch = job.batch
     if isinstance(batch, MarkerBatch):
         return _append_markers(job, batch, now_ms)
+    if batch.work is None:
+        return _append_batch(job, batch, now_ms)
+    return batch.work.timed(partial(_append_batch, job, batch, now_ms))()
+
+
+def _append_batch(job: AppendJob, batch: AppendBatch, now_ms: int) -> Event:
+    log = job.target.log
     try:
         validate_for_append(batch.buffer, batch.header, batch.max_bytes)
         base, following, append_ms, duplicate = log.append_as_leader(
@@ -423,20 +435,24 @@ class Disk:
         """Run ``function`` on a read thread. Functions start in the order of the calls."""
         self._reads.put(CallJob(function, done))
 
-    async def run_on(self, key: PartitionKey, function: Callable[[], T]) -> T:
+    async def run_on(
+        self, key: PartitionKey, function: Callable[[], T], spent: Spent = uncounted
+    ) -> T:
         """Run ``function`` on the partition's append thread and return its result."""
-        return await self._awaited(lambda done: self.call(key, function, done))
+        return await self._awaited(function, partial(self.call, key), spent)
 
     async def run_keeper(self, function: Callable[[], T]) -> T:
         """Run ``function``, an operation on the whole data directory, on the keeper thread, and
         return its result."""
-        return await self._awaited(lambda done: self.keep(function, done))
+        return await self._awaited(function, self.keep, uncounted)
 
-    async def run_read(self, function: Callable[[], T]) -> T:
+    async def run_read(self, function: Callable[[], T], spent: Spent = uncounted) -> T:
         """Run ``function`` on a read thread and return its result."""
-        return await self._awaited(lambda done: self.read(function, done))
+        return await self._awaited(function, self.read, spent)
 
-    async def run_reads(self, functions: Sequence[Callable[[], T]]) -> list[T | LogbusError]:
+    async def run_reads(
+        self, functions: Sequence[Callable[[], T]], spent: Spent = uncounted
+    ) -> list[T | LogbusError]:
         """Run short functions, such as lookups, on a read thread, in order. Return the result of
         each, or the LogbusError that it raised.
 
@@ -445,7 +461,8 @@ class Disk:
         another job continues."""
         results: list[T | LogbusError] = []
         while len(results) < len(functions):
-            results += await self.run_read(partial(self._run_some, functions, len(results)))
+            some = partial(self._run_some, functions, len(results))
+            results += await self.run_read(some, spent)
         return results
 
     def _run_some(self, functions: Sequence[Callable[[], T]], first: int) -> list[T | LogbusError]:
@@ -460,8 +477,15 @@ class Disk:
                 break
         return results
 
-    async def _awaited(self, start: Callable[[Done[T]], None]) -> T:
+    async def _awaited(
+        self,
+        function: Callable[[], T],
+        start: Callable[[Callable[[], T], Done[T]], None],
+        spent: Spent,
+    ) -> T:
+        """Pass ``function`` to ``start``, which runs it on a disk thread. Return its result."""
         future: asyncio.Future[T] = self._loop.create_future()
+        work = DiskWork()
 
         def done(value: Any, error: BaseException | None) -> None:
             if future.cancelled():
@@ -471,8 +495,11 @@ class Disk:
             else:
                 future.set_exception(error)
 
-        start(done)
-        return await future
+        start(work.timed(function), done)
+        try:
+            return await future
+        finally:
+            spent(work.seconds)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` on the event loop, right after the results that are being delivered.

@@ -52,6 +52,7 @@ from broker_lite.replication.partition import Partition
 from broker_lite.server.clock import Clock
 from broker_lite.server.log_events import log_event
 from broker_lite.server.metrics import Labels, Metrics, Read, in_slices
+from broker_lite.server.network.quotas import Spent, uncounted
 from broker_lite.server.partitions.disk import AppendBatch, Disk, MarkerBatch
 from broker_lite.server.partitions.follower_fetch import FollowerFetches
 from broker_lite.server.partitions.full_disk import FullDisk
@@ -633,7 +634,9 @@ class ReplicaManager:
 
     # Methods that delete records and apply retention.
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> int:
+    async def delete_records(
+        self, topic: str, partition: int, offset: int, spent: Spent = uncounted
+    ) -> int:
         """Delete a partition's records below ``offset``; -1 means below the high watermark.
 
         Return the new log start offset once every in-sync replica has deleted the records, so that
@@ -649,7 +652,7 @@ class ReplicaManager:
                 f"{replica}: records can be deleted up to offset {high_watermark}, not {offset}"
             )
         log = replica.log
-        start = await self.disk.run_on(log.key, lambda: log.delete_records_before(offset))
+        start = await self.disk.run_on(log.key, lambda: log.delete_records_before(offset), spent)
         await replica.followers_begin_at(start)
         return start
 
