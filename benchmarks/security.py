@@ -2,7 +2,7 @@
 
     python benchmarks/security.py [--seconds 2] [--rounds 5] [--only NAME,…]
 
-``--only`` chooses parts: transfer, logins, authorizer, crowds and in_place.
+``--only`` chooses parts: transfer, logins, authorizer, crowds, start and in_place.
 
 The script prints one JSON object. Every broker has an open listener and a listener with SASL_SSL
 (SCRAM-SHA-256), and all cases of a round run one by one. ``load`` is the machine's load average
@@ -34,6 +34,9 @@ just before without the crowd. ``own_share`` is the p99 during ``storm`` divided
 ``storm_at_another``: the part that the broker causes. ``broker_cores`` is the broker's processor
 time in a second. The crowd runs in a process of a low priority.
 
+``start``: seconds of ``logbus up --detach`` with a new folder, with and without ``--secure``,
+alternately. ``further_s`` is the median difference.
+
 ``in_place``: a consumer on the machine of a secured broker reads a topic of IN_PLACE_MB MB, once by
 fetches over TLS and once from the broker's segment file, which it receives as an open descriptor.
 ``columns`` are batches of logbus's producer, read as tables; ``rows`` are batches of librdkafka,
@@ -51,6 +54,7 @@ import os
 import socket
 import ssl
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -105,7 +109,7 @@ LOGIN_TIMEOUT_S = 30.0
 ACLS = 10_000
 SHORT_RUN, SHORT_RUNS = 300, 400
 USER, PASSWORD = "bench", "of the bench"
-PARTS = "transfer,logins,authorizer,crowds,in_place"
+PARTS = "transfer,logins,authorizer,crowds,start,in_place"
 CROWD = 1000
 CROWD_NICE = 10
 PROBE_GAP_S = 0.002
@@ -489,6 +493,30 @@ def crowds(rounds: int, seconds: float) -> dict[str, Any]:
     return found
 
 
+def start_s(name: str) -> float:
+    """Start a cluster in a new folder with the command ``name``; return the seconds until it is
+    ready."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"XDG_DATA_HOME": f"{folder}/data"}
+        command, where = [sys.executable, "-P", "-m", "broker_lite"], ["--dir", f"{folder}/cluster"]
+        began = time.perf_counter()
+        run = [*command, *name.split(), "-d", "--port", "0", *where]
+        subprocess.run(run, check=True, capture_output=True, env=environment)
+        took = time.perf_counter() - began
+        subprocess.run([*command, "down", *where], check=True, capture_output=True, env=environment)
+    return took
+
+
+def start(rounds: int) -> dict[str, float]:
+    opened, secured = in_turns(("up", "up --secure"), start_s, rounds).values()
+    further = (after - before for before, after in zip(opened, secured, strict=True))
+    return {
+        "up_s": median(opened, 2),
+        "up_secure_s": median(secured, 2),
+        "further_s": median(further, 2),
+    }
+
+
 def fill_topics(bus: Bus, config: str) -> None:
     """Write IN_PLACE_MB MB to each of the topics ``columns`` and ``rows``."""
     count = IN_PLACE_MB * 1_000_000 // len(VALUE)
@@ -618,6 +646,7 @@ def measure(seconds: float = 2.0, rounds: int = 5, only: str = PARTS) -> dict[st
             run("logins", lambda: logins(found, rounds, seconds))
     run("authorizer", lambda: authorizer(small_produce_us(seconds)))
     run("crowds", lambda: crowds(rounds, seconds))
+    run("start", lambda: start(rounds))
     run("in_place", lambda: in_place(rounds))
     return result
 
