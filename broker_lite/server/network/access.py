@@ -249,7 +249,10 @@ class Access:
         return True
 
     def may_write_any_topic(self) -> bool:
-        """Return whether the client may write to a topic of any name."""
+        """Return whether the ACLs let the client write to a topic of any name.
+
+        With authorizer=report the result may be False, too: the caller's next check then logs the
+        denial."""
         return True
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
@@ -344,10 +347,8 @@ class _CheckedAccess(Access):
 
     def may_write_any_topic(self) -> bool:
         self.has_checked = True
-        authorizer, session = self._authorizer, self._session
-        return authorizer.only_reports or authorizer.index.may_any(
-            session.principal, session.host, Operation.WRITE, ResourceKind.TOPIC
-        )
+        session, index = self._session, self._authorizer.index
+        return index.may_any(session.principal, session.host, Operation.WRITE, ResourceKind.TOPIC)
 
     def check(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
         self.has_checked = True
@@ -364,7 +365,10 @@ class _CheckedAccess(Access):
 
     def check_creation(self, name: str) -> None:
         self.check_topic(name)
-        if not self.may(Operation.CREATE, ResourceKind.CLUSTER, CLUSTER_NAME):
+        # Not ``may``: with authorizer=report it allows everything, so that the missing permission
+        # would not be logged.
+        decides, cluster = self._authorizer.decides, ResourceKind.CLUSTER
+        if not decides(self._session, Operation.CREATE, cluster, CLUSTER_NAME):
             self.check(Operation.CREATE, ResourceKind.TOPIC, name)
 
     def check_topic_id(self, topic_id: str, by_id: Mapping[str, TopicView]) -> None:

@@ -330,6 +330,30 @@ def test_authorizer_in_report_mode_allows_and_logs_a_denial(
     )
 
 
+def test_authorizer_in_report_mode_logs_what_it_would_deny_to_a_producer_and_to_a_new_topic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Regression: the log of authorizer=report lacked the permissions to create a topic and to
+    request a producer id, so that authorizer=enforce denied them without a warning."""
+    made = authorizer(acl("User:bob", Operation.DESCRIBE, TOPIC, "t"), mode="report")
+
+    async def body() -> None:
+        world = await AccessWorld().start()
+        parts = dataclasses.replace(world.parts, authorizer=made)
+        world.dispatcher = Dispatcher(world.cluster.loop, parts)
+        fields = {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
+        _, codes = await world.answer(ApiKey.INIT_PRODUCER_ID, 4, "User:bob", fields=fields)
+        assert codes == {0}
+
+    with caplog.at_level(logging.WARNING, "logbus.access"):
+        made.access(session("User:bob"), ApiKey.METADATA).check_creation("t")
+        scheduler.run(body())
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "User:bob from 10.0.0.7 may not create topic 't'",
+        "User:bob from 127.0.0.1 may not idempotent_write cluster 'kafka-cluster'",
+    ]
+
+
 def test_revoked_permission_is_denied_at_the_next_check() -> None:
     made = authorizer(acl("User:bob", Operation.READ, TOPIC, "t"))
     access = made.access(session("User:bob"), ApiKey.FETCH)
