@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,15 +233,24 @@ def check_disk_reports(
     victim: LocalBroker,
     capsys: pytest.CaptureFixture[str],
     *,
-    metric: str,
+    state: str,
     found: str,
 ) -> None:
-    """Check that ``health``, ``doctor``, ``status`` and ``/metrics`` report a broker's disk as
-    critical: the gauge ``metric`` is 1, and the commands print a text that contains ``found``."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{victim.metrics_port}/metrics") as answer:
+    """Check that ``health``, ``doctor``, ``status``, ``/metrics`` and ``/readyz`` report a broker's
+    disk as critical.
+
+    The gauge of the ``state`` ("full" or "failed") is 1, and the commands print a text that
+    contains ``found``."""
+    address = f"http://127.0.0.1:{victim.metrics_port}"
+    with urllib.request.urlopen(f"{address}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     directory = victim.directory / "data"
-    assert f'{metric}{{dir="{directory}"}} 1.0' in lines
+    assert f'logbus_disk_{state}{{dir="{directory}"}} 1.0' in lines
+    with pytest.raises(urllib.error.HTTPError) as unready:
+        urllib.request.urlopen(f"{address}/readyz")
+    assert unready.value.code == 503
+    (reason,) = json.loads(unready.value.read())["reasons"]
+    assert str(directory) in reason and reason.endswith(state)
     printed = {}
     for command, code in (("health", EXIT_CRITICAL), ("doctor", EXIT_CRITICAL), ("status", 0)):
         capsys.readouterr()
@@ -276,7 +286,7 @@ def test_broker_with_full_disk_gives_up_leadership_and_rejoins(
         try:
             cluster.wait_out_of_sync(topic, victim)
             assert cluster.led_by(topic, victim) == []
-            full = {"metric": "logbus_disk_full", "found": "the disk is full"}
+            full = {"state": "full", "found": "the disk is full"}
             check_disk_reports(cluster, victim, capsys, **full)
             work.wait_acked()
             victim.kill()
@@ -303,7 +313,7 @@ def test_fsync_error_stops_the_replica_but_not_the_partition(
         with machine.failing(victim.pid, "fdatasync", how, tmp_path / "strace.log"):
             cluster.wait_out_of_sync(topic, victim)
             work.wait_acked()
-        failed = {"metric": "logbus_disk_failed", "found": StorageError().message}
+        failed = {"state": "failed", "found": StorageError().message}
         check_disk_reports(cluster, victim, capsys, **failed)
         victim.kill()
         victim.start()
