@@ -3,8 +3,9 @@ completes the names of contexts.
 
 Names of topics and groups come from the cluster that the typed command would use, and are cached
 for ``CACHE_SECONDS``. If the brokers take longer than ``ANSWER_SECONDS`` to answer, completion
-offers the expired names of the cache, or none. It never prints an error and never blocks the
-shell."""
+offers the expired names of the cache, or none. A process in the background then waits for the
+brokers, so that the next completion finds the names in the cache. Completion never prints an
+error and never blocks the shell."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import contextlib
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -30,6 +33,8 @@ CACHE_SECONDS = 60.0
 """Seconds for which completion caches the names of topics and groups."""
 ANSWER_SECONDS = 0.15
 """Maximum seconds to wait for brokers. A completion, with Python's start, then takes 300 ms."""
+FILL_SECONDS = 10.0
+"""Maximum seconds that the process in the background waits for brokers."""
 NAMES_MAX = 10_000
 """Maximum topics or groups that completion offers."""
 _CLUSTER_OPTIONS = ("bootstrap_servers", "zookeeper", "context_name", "client_config")
@@ -91,27 +96,72 @@ def names(kind: str, params: Mapping[str, Any]) -> list[str]:
     cached: list[str] = []
     with contextlib.suppress(OSError, ValueError):
         cached = json.loads(place.read_text("utf-8"))
-        if abs(time.time() - place.stat().st_mtime) < CACHE_SECONDS:
+        if _age_s(place) < CACHE_SECONDS:
             return cached
+    found = _answer(kind, params, ANSWER_SECONDS)
+    if found is None:
+        return cached
+    if not found:
+        _fill_later(kind, params, place)
+        return cached
+    _store(place, found[0])
+    return found[0]
+
+
+def _age_s(file: Path) -> float:
+    return abs(time.time() - file.stat().st_mtime)
+
+
+def _answer(kind: str, params: Mapping[str, Any], seconds: float) -> list[list[str]] | None:
+    """Return a list with the names as its only element; an empty list if the brokers have not
+    answered within ``seconds``; None if there is no answer because of an error."""
     answers: list[list[str]] = []
 
     def ask() -> None:
         with contextlib.suppress(Exception):
             answers.append(_ask(kind, params))
 
-    # Ask the cluster in a thread, and wait only ANSWER_SECONDS: a name server or ZooKeeper may
-    # answer late or never.
+    # Ask the cluster in a thread, and wait only this long: a name server or ZooKeeper may answer
+    # late or never.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(ANSWER_SECONDS)
-    if not answers:
-        return cached
+    asking.join(seconds)
+    return answers if answers or asking.is_alive() else None
+
+
+def _store(place: Path, found: list[str]) -> None:
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         new = place.with_suffix(f".{os.getpid()}")
-        new.write_text(json.dumps(answers[0]), "utf-8")
+        new.write_text(json.dumps(found), "utf-8")
         os.replace(new, place)
-    return answers[0]
+
+
+def _fill_later(kind: str, params: Mapping[str, Any], place: Path) -> None:
+    """Start a process that waits for the brokers and stores their names in the cache, unless one
+    has just been started."""
+    mark = place.with_suffix(".asked")
+    with contextlib.suppress(OSError):
+        if _age_s(mark) < FILL_SECONDS:
+            return
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        chosen = json.dumps({name: params.get(name) for name in _CLUSTER_OPTIONS})
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "broker_lite.cli.completion", kind, chosen],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def fill(kind: str, params: Mapping[str, Any]) -> None:
+    """Store the cluster's names in the cache, if the brokers answer within ``FILL_SECONDS``."""
+    found = _answer(kind, params, FILL_SECONDS)
+    if found:
+        _store(_cache_file(kind, params), found[0])
 
 
 def _ask(kind: str, params: Mapping[str, Any]) -> list[str]:
@@ -142,3 +192,7 @@ def _cache_file(kind: str, params: Mapping[str, Any]) -> Path:
             cluster.append(path.stat().st_mtime_ns)
     key = hashlib.sha256(repr([kind, *cluster]).encode("utf-8", "surrogateescape")).hexdigest()
     return discovery.cache_directory() / "completion" / f"{key[:16]}.json"
+
+
+if __name__ == "__main__":
+    fill(sys.argv[1], json.loads(sys.argv[2]))

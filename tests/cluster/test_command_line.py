@@ -6,9 +6,12 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+import pytest
 from support.fix_command_line import Logbus, rows
 from support.log_batches import segments_of
+from support.patience import until
 
+from broker_lite.cli import completion
 from broker_lite.local.cluster import LocalCluster
 
 
@@ -45,6 +48,19 @@ def test_commands_find_the_cluster_by_option_context_or_client_config_file(
     del environment["LOGBUS_CLIENT_CONFIG"]
     logbus("context", "use", "here")
     assert new_topic in {row["topic"] for row in rows(logbus("topic", "list"))}
+
+
+def test_names_of_a_slow_cluster_are_offered_by_a_later_completion(
+    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Regression: a cluster that took longer than ``ANSWER_SECONDS`` to answer, such as one with
+    TLS and logins, had no names at all."""
+    for name in ("CONFIG", "DATA", "CACHE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path))
+    monkeypatch.setattr(completion, "ANSWER_SECONDS", 0.0)
+    params = {"bootstrap_servers": cluster.bootstrap_servers}
+    assert completion.names("topic", params) == []
+    until(lambda: topic in completion.names("topic", params), what="the names in the cache")
 
 
 def test_user_is_deleted_only_after_confirmation(logbus: Logbus, tmp_path: Path) -> None:
