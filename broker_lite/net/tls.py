@@ -34,6 +34,14 @@ RECEIVE_BYTES = 48 << 10
 READ_TURN_BYTES = 256 << 10
 """Maximum bytes that one ``read_into`` returns, so that a peer which sends fast does not starve the
 other connections of the event loop."""
+READ_TURN_RECORDS = 128
+"""Maximum TLS records that one ``read_into`` decrypts. A peer may send records of one byte; without
+this limit, 64 KiB of them held up the event loop for 400 ms."""
+HANDSHAKE_BYTES = 8 << 10
+"""Maximum encrypted bytes that one ``handshake`` of a non-blocking socket receives.
+
+Without this limit, a ClientHello of 128 KiB in records of one byte held up the event loop for 150
+ms."""
 FILE_BYTES = 256 << 10
 """Maximum bytes of one read of ``send_file`` from a file."""
 
@@ -88,13 +96,17 @@ class TlsTransport:
         self.settimeout(sock.gettimeout())
 
     def handshake(self) -> None:
+        has_received = False
         while True:
             try:
                 self._tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
                 self._send_encrypted()
-                self._receive()
+                if has_received and not self._blocks:
+                    raise BlockingIOError(errno.EAGAIN, "the handshake continues later") from None
+                self._receive(HANDSHAKE_BYTES)
+                has_received = True
             except OSError:
                 self._send_alert()
                 raise
@@ -122,10 +134,10 @@ class TlsTransport:
         tls, incoming = self._tls, self._incoming
         # With a buffer, ``read`` returns an int, the count of bytes; typeshed says ``bytes``.
         read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
-        filled, size = 0, min(len(buffer), READ_TURN_BYTES)
+        filled, size, records = 0, min(len(buffer), READ_TURN_BYTES), 0
         has_more = False  # Whether the socket may have more bytes (see ``_receive``).
         try:
-            while filled < size:
+            while filled < size and records < READ_TURN_RECORDS:
                 if not incoming.pending and not tls.pending():
                     if filled and not has_more:
                         break
@@ -137,6 +149,7 @@ class TlsTransport:
                 if count == 0:
                     break
                 filled += count
+                records += 1
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError, ConnectionResetError):
             # A missing close_notify or a reset counts as the end of the stream. Frames have
             # lengths, so such an end cannot hide lost bytes. A reset is usual when a client closes
@@ -152,9 +165,9 @@ class TlsTransport:
             self._failed = error
         return filled
 
-    def _receive(self) -> bool:
-        """Receive encrypted bytes from the socket once. Return whether the caller should receive
-        again at once, because the socket may have more."""
+    def _receive(self, bytes_max: int = RECEIVE_BYTES) -> bool:
+        """Receive at most ``bytes_max`` encrypted bytes from the socket, once. Return whether the
+        caller should receive again at once, because the socket may have more."""
         if self._outgoing.pending:
             self._send_alert()
             if self._outgoing.pending > SEND_BYTES:
@@ -168,12 +181,12 @@ class TlsTransport:
             buffer = _received.buffer
         except AttributeError:
             buffer = _received.buffer = memoryview(bytearray(RECEIVE_BYTES))
-        count = self._socket.recv_into(buffer)
+        count = self._socket.recv_into(buffer, bytes_max)
         if count:
             self._incoming.write(buffer[:count])
         else:
             self._incoming.write_eof()
-        return count == RECEIVE_BYTES and not self._blocks
+        return count == bytes_max and not self._blocks
 
     def write(self, parts: Sequence[Buffer], more: bool = False) -> int:
         self._check_open()

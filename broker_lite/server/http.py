@@ -81,6 +81,9 @@ class HttpServer:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS_MAX)
         listening.setblocking(False)
+        # Let the kernel receive little at once: asyncio decrypts all received TLS records in one
+        # iteration of the event loop, and a client may send records of one byte.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REQUEST_BYTES_MAX)
         address, bound = listening.getsockname()[:2]
         self._is_loopback = ipaddress.ip_address(address).is_loopback
         self._names = frozenset((*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host.lower()))

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import ssl
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.certificates import PemFiles, write_pem
+from support.patience import until
 
-from broker_lite.net.tls import SEND_BYTES, TlsTransport
+from broker_lite.net.tls import (
+    HANDSHAKE_BYTES,
+    READ_TURN_RECORDS,
+    SEND_BYTES,
+    TlsTransport,
+)
 from broker_lite.net.transport import PlainTransport, Transport
 
 
@@ -180,6 +188,47 @@ def test_tls_transport_reports_the_number_of_decrypted_but_unread_bytes(
     assert server.pending == 990
     client.close()
     server.close()
+
+
+def test_one_read_decrypts_a_limited_number_of_tls_records(pem: PemFiles) -> None:
+    """Regression: a client that sent records of one byte held up the event loop for 400 ms."""
+    client, server = tls_ends(*contexts(pem))
+    shake(client, server)
+    for _ in range(READ_TURN_RECORDS + 1):
+        client.write([b"x"])
+    record_bytes = 5 + 1 + 1 + 16  # Header, content, content type, authentication tag.
+    until(lambda: unread_bytes(server) >= (READ_TURN_RECORDS + 1) * record_bytes)
+    buffer = memoryview(bytearray(1 << 16))
+    assert server.read_into(buffer) == READ_TURN_RECORDS
+    assert server.pending, "the caller reads again, although the socket is empty"
+    assert server.read_into(buffer) == 1
+    for end in (client, server):
+        end.close()
+
+
+def test_one_step_of_a_tls_handshake_receives_a_limited_number_of_bytes(pem: PemFiles) -> None:
+    """Regression: a client that sent a ClientHello in records of one byte held up the event loop
+    for 150 ms."""
+    _, server_context = contexts(pem)
+    client, accepted = sockets()
+    server = TlsTransport(accepted, server_context, server_side=True)
+    hello = b"\x01" + (5000).to_bytes(3, "big") + b"\x03\x03" + bytes(4000)
+    records = b"".join(b"\x16\x03\x01\x00\x01" + bytes([each]) for each in hello)
+    client.setblocking(True)
+    client.sendall(records)
+    unread = len(records)
+    while unread:
+        with pytest.raises(BlockingIOError):
+            server.handshake()
+        unread = max(unread - HANDSHAKE_BYTES, 0)
+        assert unread_bytes(accepted) == unread
+    client.close()
+    server.close()
+
+
+def unread_bytes(end: socket.socket | TlsTransport) -> int:
+    """Return the number of bytes in the receive buffer of a socket."""
+    return int.from_bytes(fcntl.ioctl(end.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_blocked_tls_write_is_retried_with_the_same_bytes(pem: PemFiles) -> None:

@@ -307,3 +307,24 @@ def test_metrics_listener_without_tls_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidConfigError, match="has no listener of this name with TLS"):
             metrics_listener(secured(pem, **settings))
     assert metrics_listener(BrokerConfig()) is None
+
+
+def test_kernel_receives_few_bytes_for_the_http_port_at_once() -> None:
+    """Regression: asyncio decrypted up to 256 KiB, thousands of TLS records of one byte, in one
+    iteration of the broker's event loop."""
+
+    async def main() -> None:
+        server = HttpServer(Exposition(Metrics()), list)
+        port = await server.start("127.0.0.1", 0)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            client.connect(("127.0.0.1", port))
+            client.setblocking(False)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += client.send(bytes(1024))
+            assert sent <= 4 * http.REQUEST_BYTES_MAX
+        await server.close()
+
+    asyncio.run(main())
