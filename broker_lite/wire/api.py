@@ -240,6 +240,10 @@ SYNC_BYTES_MAX = 16 << 20
 PARTITIONS_MAX = 50_000
 """Maximum partitions of a Produce request, and maximum members of a SyncGroup request. Decoding
 more of them would block the broker's event loop for too long."""
+ITEMS_MAX = 2 * PARTITIONS_MAX
+"""Maximum items in all arrays of a request other than Produce and Fetch: ``PARTITIONS_MAX``
+partitions, each of a topic of its own. ``REQUEST_BYTES_MAX`` alone would allow 350,000 topics with
+names of four characters, which would block the event loop for seconds."""
 
 BY_TOPIC_ID = 13
 """The first version of Produce and of Fetch that names topics by id instead of by name."""

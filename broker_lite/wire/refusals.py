@@ -20,7 +20,7 @@ from broker_lite.wire.calls.envelope import EnvelopeResponse
 from broker_lite.wire.calls.group_transactions import EndGroupOffsetsResponse
 from broker_lite.wire.calls.replicas import UnregisterBrokerResponse
 from broker_lite.wire.calls.sinks import SinkResponse
-from broker_lite.wire.primitives import I32, Reader
+from broker_lite.wire.primitives import I32
 from broker_lite.wire.refused_tables import NEWEST, OLD
 
 REFUSED_BYTES_MAX = 256 << 10
@@ -122,7 +122,7 @@ def _is_of_the_whole(layout: _Layout, version: int) -> bool:
 
 
 def _decoded_request(layout: _Layout, request: RequestHeader, frame: memoryview) -> Any:
-    reader = Reader(frame, request.body_at)
+    reader = tables.RequestReader(frame, request.body_at)
     if layout.flexible and not is_served(request.api_key, request.api_version):
         # Skip the tagged fields of the header. ``parse_header`` skips them only in versions that
         # the broker serves.

@@ -26,6 +26,7 @@ import kafka.protocol.sasl as sasl
 
 from broker_lite.errors import LogbusError, ProtocolError, UnsupportedVersionError, wire_code
 from broker_lite.wire.api import (
+    ITEMS_MAX,
     PARTITIONS_MAX,
     VERSIONS,
     ApiKey,
@@ -48,7 +49,7 @@ from broker_lite.wire.calls.offsets import (
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
 from broker_lite.wire.layout import codec_of
-from broker_lite.wire.primitives import I32, Reader, Writer, put_tag, uuid_bytes
+from broker_lite.wire.primitives import I32, Buffer, Reader, Writer, put_tag, uuid_bytes
 
 Message = Any
 """A request or response, as an object of a class of ``kafka.protocol`` (kafka-python), whose
@@ -117,7 +118,18 @@ MESSAGE_CLASSES = _message_classes()
 """The request and the response class of every API in ``kafka.protocol``, by API key."""
 
 
-Decoder = Callable[[Reader], Any]
+class RequestReader(Reader):
+    """Reads the fields of a request. ``items_left`` is the number of items that further arrays may
+    have."""
+
+    __slots__ = ("items_left",)
+
+    def __init__(self, buffer: Buffer, position: int = 0) -> None:
+        super().__init__(buffer, position)
+        self.items_left = ITEMS_MAX
+
+
+Decoder = Callable[[RequestReader], Any]
 
 _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
     consumer.OffsetCommitRequest.OffsetCommitRequestTopic: (
@@ -213,13 +225,13 @@ def decode(api_key: int, version: int, frame: memoryview, at: int) -> Message:
     unknown APIs and versions raise UnsupportedVersionError. A malformed request raises
     ProtocolError."""
     if api_key in _OWN_REQUESTS:
-        return _OWN_REQUESTS[api_key](Reader(frame, at))
+        return _OWN_REQUESTS[api_key](RequestReader(frame, at))
     first, last = VERSIONS.get(api_key, (0, -1))
     if not first <= version <= last or api_key not in REQUESTS:
         if api_key == ApiKey.API_VERSIONS:
             return build(REQUESTS[api_key])
         raise UnsupportedVersionError(f"API {api_key} version {version} is not supported")
-    return _request_decoder(api_key, version)(Reader(frame, at))
+    return _request_decoder(api_key, version)(RequestReader(frame, at))
 
 
 def encode(api_key: int, version: int, correlation_id: int, response: Message) -> bytes:
@@ -309,22 +321,22 @@ def _request_decoder(api_key: int, version: int) -> Decoder:
 
 
 def struct_decoder(kind: Any, table: Any, version: int, flexible: bool) -> Decoder:
-    """Return a function that decodes a structure by its table, to an object of ``kind`` (a class of
-    ``kafka.protocol``) or, if ``kind`` is None, to a SimpleNamespace."""
+    """Return a function that decodes a structure of a ``RequestReader`` by its table, to an object
+    of ``kind`` (a class of ``kafka.protocol``) or, if ``kind`` is None, to a SimpleNamespace."""
     steps = [
         (field.name, _field_decoder(field, version, flexible))
         for field in table.untagged_fields(version)
     ]
     own = _OWN_TAGS.get(kind)
 
-    def take(reader: Reader) -> Any:
+    def take(reader: RequestReader) -> Any:
         item = SimpleNamespace() if kind is None else build(kind)
         for name, decoder in steps:
             setattr(item, name, decoder(reader))
         if flexible and own is not None:
             number, value_of = own
             tag = reader.tags().get(number)
-            item.unknown_tags = None if tag is None else value_of(Reader(tag))
+            item.unknown_tags = None if tag is None else value_of(RequestReader(tag))
         elif flexible:
             reader.skip_tags()
         return item
@@ -369,7 +381,7 @@ def _array_decoder(
 ) -> Decoder:
     count_of = Reader.count if flexible else Reader.classic_count
 
-    def take(reader: Reader) -> list[Any] | None:
+    def take(reader: RequestReader) -> list[Any] | None:
         count = count_of(reader)
         if count < 0:
             if not nullable:
@@ -380,6 +392,11 @@ def _array_decoder(
         if rows_max is not None and count > rows_max:
             raise ProtocolError(
                 f"the array {name!r} has {count} items; at most {rows_max} are allowed"
+            )
+        reader.items_left -= count
+        if reader.items_left < 0:
+            raise ProtocolError(
+                f"the request has more than {ITEMS_MAX} items in its arrays; send several requests"
             )
         return [item(reader) for _ in range(count)]
 

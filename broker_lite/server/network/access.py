@@ -41,6 +41,9 @@ logger = logging.getLogger("logbus.access")
 
 ALLOWED_TOPICS_MAX = 100
 """Maximum number of topic names that a session remembers as allowed."""
+LOGGED_DENIALS_MAX = 20
+"""Maximum denials of one request that are logged. A request may name 100,000 topics, and their log
+lines would block the event loop for seconds."""
 ANY_BROKER = -1
 """The result of ``Authorizer.broker_id`` for a broker, if all brokers have the same principal."""
 _BROKER_CLIENT = "logbus-broker-"
@@ -330,7 +333,7 @@ class _CheckedAccess(Access):
     Every check sets ``has_checked``. If a handler checks nothing, its answer is dropped
     (``is_answerable``)."""
 
-    __slots__ = ("_session", "has_checked")
+    __slots__ = ("_session", "denial_count", "has_checked")
 
     is_checked = True
 
@@ -338,6 +341,8 @@ class _CheckedAccess(Access):
         self._authorizer = authorizer
         self.row = row
         self._session = session
+        self.denial_count = 0
+        """Number of denials since the request began."""
         self.has_checked = False
 
     def may(self, operation: Operation, kind: ResourceKind, name: str) -> bool:
@@ -358,7 +363,12 @@ class _CheckedAccess(Access):
         instead = self.row.instead
         if instead is not None and decides(session, instead, ResourceKind.CLUSTER, CLUSTER_NAME):
             return
-        self._authorizer.deny(session, operation, kind, name, shown)
+        self._deny(operation, kind, name, shown)
+
+    def _deny(self, operation: Operation, kind: ResourceKind, name: str, shown: str = "") -> None:
+        self.denial_count += 1
+        left = LOGGED_DENIALS_MAX - self.denial_count
+        self._authorizer.deny(self._session, operation, kind, name, shown, lines_left=left)
 
     def check_topic(self, name: str, shown: str = "") -> None:
         self.check(self.row.operation(ResourceKind.TOPIC), ResourceKind.TOPIC, name, shown)
@@ -390,7 +400,7 @@ class _CheckedAccess(Access):
         operations = operations or (self.row.operation(ResourceKind.TOPIC),)
         authorizer, session = self._authorizer, self._session
         if not any(authorizer.decides(session, each, kind, CLUSTER_NAME) for each in operations):
-            authorizer.deny(session, operations[0], kind, CLUSTER_NAME)
+            self._deny(operations[0], kind, CLUSTER_NAME)
 
     def leave_to_controller(self) -> None:
         self.has_checked = True
@@ -398,8 +408,8 @@ class _CheckedAccess(Access):
     def check_follower(self, replica_id: int) -> None:
         self.has_checked = True
         if self._authorizer.broker_id(self._session) not in (ANY_BROKER, replica_id):
-            kind, name = ResourceKind.CLUSTER, f"replica {replica_id}"
-            self._authorizer.deny(self._session, Operation.CLUSTER_ACTION, kind, name)
+            name = f"replica {replica_id}"
+            self._deny(Operation.CLUSTER_ACTION, ResourceKind.CLUSTER, name)
 
     def denied_topics(
         self, topics: Sequence[NamedTopic], by_id: Mapping[str, TopicView]
@@ -417,7 +427,7 @@ class _CheckedAccess(Access):
                 name, shown = view.name, OF_THIS_ID
             if not authorizer.decides(session, operation, ResourceKind.TOPIC, name):
                 try:
-                    authorizer.deny(session, operation, ResourceKind.TOPIC, name, shown)
+                    self._deny(operation, ResourceKind.TOPIC, name, shown)
                 except TopicAuthorizationError as error:
                     denied[index] = error
         return denied
@@ -605,7 +615,7 @@ class Authorizer:
             row, data_access = _DATA_ROWS[api_key], session.data_access
             if data_access is None or data_access.row is not row:
                 data_access = session.data_access = DataAccess(self, row, session)
-            data_access.has_checked = False
+            data_access.has_checked, data_access.denial_count = False, 0
             return data_access
         return _CheckedAccess(self, ROWS.get(api_key, _UNKNOWN), session)
 
@@ -676,21 +686,26 @@ class Authorizer:
         kind: ResourceKind,
         name: str,
         shown: str = "",
+        *,
+        lines_left: int = LOGGED_DENIALS_MAX,
     ) -> None:
         """Log a denial, and raise the authorization error for this kind of resource.
 
-        With authorizer=report, raise no error."""
+        With authorizer=report, raise no error. ``lines_left`` is the number of further denials of
+        the request that will be logged; if it is negative, this one is not logged."""
         verb, noun = operation.name.lower(), kind.name.lower()
-        logger.warning(
-            "%s from %s may not %s %s %r%s",
-            session.principal,
-            session.host,
-            verb,
-            noun,
-            name,
-            "; allowed, since authorizer=report" if self.only_reports else "",
-            extra=log_event("request_denied"),
-        )
+        if lines_left >= 0:
+            logger.warning(
+                "%s from %s may not %s %s %r%s%s",
+                session.principal,
+                session.host,
+                verb,
+                noun,
+                name,
+                "; allowed, since authorizer=report" if self.only_reports else "",
+                "" if lines_left else "; the log omits further denials of this request",
+                extra=log_event("request_denied"),
+            )
         if self._on_denial is not None:
             self._on_denial(
                 "denied",

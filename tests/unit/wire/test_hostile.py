@@ -15,7 +15,7 @@ from support.wire_samples import message
 
 from broker_lite.errors import ProtocolError, UnsupportedVersionError
 from broker_lite.wire import fetch, produce, tables
-from broker_lite.wire.api import PARTITIONS_MAX, VERSIONS, ApiKey, parse_header
+from broker_lite.wire.api import ITEMS_MAX, PARTITIONS_MAX, VERSIONS, ApiKey, parse_header
 from broker_lite.wire.primitives import Reader, uvarint_bytes
 
 ALLOCATED_MAX = 256 * 1024
@@ -27,6 +27,15 @@ MEMBERS = PARTITIONS_MAX + 1
 SYNC = b"\x02g" + bytes(4) + b"\x02m" + bytes(3) + uvarint_bytes(MEMBERS + 1)
 MANY_MEMBERS = memoryview(SYNC + b"\x01\x01\x00" * MEMBERS + b"\x00")
 """A SyncGroup request with ``MEMBERS`` empty assignments, each in the fewest possible bytes."""
+
+NAMES = ITEMS_MAX + 1
+MANY_NAMES = memoryview(uvarint_bytes(NAMES + 1) + b"\x02t\x00" * NAMES + bytes(4))
+"""The body of a Metadata request with ``NAMES`` topics, each in the fewest possible bytes."""
+TWO_LISTS = memoryview(
+    b"\x02\x02g\x03" + (b"\x02t" + uvarint_bytes(PARTITIONS_MAX + 1) + bytes(4) * PARTITIONS_MAX
+    + b"\x00") * 2 + bytes(3)
+)  # fmt: skip
+"""The body of an OffsetFetch request with two topics, each with ``PARTITIONS_MAX`` partitions."""
 
 LIES: list[tuple[str, Callable[[], object]]] = [
     ("topics of a Fetch request", lambda: fetch.decode_request(
@@ -45,11 +54,18 @@ LIES: list[tuple[str, Callable[[], object]]] = [
         ApiKey.METADATA, 1, memoryview(HUGE_CLASSIC + bytes(60)), 0)),
     ("members of a SyncGroup request", lambda: tables.decode(
         ApiKey.SYNC_GROUP, 5, MANY_MEMBERS, 0)),
+    ("topics of a Metadata request in few bytes", lambda: tables.decode(
+        ApiKey.METADATA, 9, MANY_NAMES, 0)),
     ("length of a string", lambda: Reader(HUGE_COUNT + bytes(60)).string()),
     ("length of a byte field", lambda: Reader(HUGE_CLASSIC + bytes(60)).classic_view()),
     ("number of decoded tagged fields", lambda: Reader(HUGE_COUNT + bytes(60)).tags()),
     ("number of skipped tagged fields", lambda: Reader(HUGE_COUNT + bytes(60)).skip_tags()),
 ]  # fmt: skip
+
+
+def test_items_of_all_arrays_of_a_request_count_together() -> None:
+    with pytest.raises(ProtocolError, match="more than 100000 items in its arrays"):
+        tables.decode(ApiKey.OFFSET_FETCH, 8, TWO_LISTS, 0)
 
 
 @pytest.mark.parametrize(("name", "decode"), LIES, ids=[name for name, _ in LIES])

@@ -307,7 +307,9 @@ def test_add_offsets_to_txn_request_of_a_broker_round_trips(verify_only: bool) -
     writer = Writer()
     call.encode(writer)
     kind = producer.AddOffsetsToTxnRequest
-    message = tables.struct_decoder(kind, kind._struct, 4, True)(Reader(memoryview(writer.buffer)))
+    message = tables.struct_decoder(kind, kind._struct, 4, True)(
+        tables.RequestReader(memoryview(writer.buffer))
+    )
     assert (message.transactional_id, message.group_id) == ("copier", "g")
     assert (message.producer_id, message.producer_epoch) == (1000, 3)
     assert tables.own_tag(message) is verify_only

@@ -61,6 +61,7 @@ from broker_lite.server.dispatch import Dispatcher
 from broker_lite.server.metrics import Metrics
 from broker_lite.server.network.access import (
     ALLOWED_TOPICS_MAX,
+    LOGGED_DENIALS_MAX,
     ROWS,
     Access,
     Authorizer,
@@ -328,6 +329,32 @@ def test_authorizer_in_report_mode_allows_and_logs_a_denial(
     assert record.getMessage() == (
         "User:bob from 10.0.0.7 may not write topic 't'; allowed, since authorizer=report"
     )
+
+
+def test_log_has_a_limited_number_of_denials_of_one_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Regression: a request of 149 KB with 20,000 topics blocked the event loop for seconds, mostly
+    to log them."""
+    audited: list[str] = []
+    made = Authorizer(
+        BrokerConfig(authorizer="enforce", super_users="User:admin"),
+        on_denial=lambda event, kind, **fields: audited.append(fields["object"]),
+    )
+    client = session("User:bob")
+    names = [f"t{number}" for number in range(LOGGED_DENIALS_MAX + 5)]
+    with caplog.at_level(logging.WARNING, "logbus.access"):
+        for _ in range(2):
+            caplog.clear()
+            access = made.access(client, ApiKey.FETCH)
+            rows = [SimpleNamespace(name=name, topic_id="") for name in names]
+            assert len(access.denied_topics(rows, {})) == len(names)
+            assert len(caplog.records) == LOGGED_DENIALS_MAX
+    assert caplog.records[-1].getMessage() == (
+        f"User:bob from 10.0.0.7 may not read topic '{names[LOGGED_DENIALS_MAX - 1]}'; "
+        "the log omits further denials of this request"
+    )
+    assert audited == [f"topic {name}" for name in names] * 2, "the audit log counts repetitions"
 
 
 def test_authorizer_in_report_mode_logs_what_it_would_deny_to_a_producer_and_to_a_new_topic(
