@@ -395,7 +395,10 @@ class Listener:
             opened_ms=began_ms,
             certificate=transport.subject,
         )
-        if port.tls is not None and session.certificate and not session.needs_login:
+        if port.tls is not None and session.certificate and session.needs_login:
+            # The login names the user, but the session also ends with the certificate.
+            session.certificate_ends_ms = port.tls.end_of(session.certificate)
+        elif port.tls is not None and session.certificate:
             try:
                 identity = port.tls.identify(session.certificate)
                 session.principal, session.certificate_ends_ms = identity

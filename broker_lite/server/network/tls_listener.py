@@ -178,6 +178,10 @@ class ListenerTls:
         name, ends_ms = subject_of(certificate)
         return principal_of(name, self._rules), ends_ms
 
+    def end_of(self, certificate: bytes) -> int:
+        """Return when a client certificate (DER) expires (wall time, ms)."""
+        return subject_of(certificate)[1]
+
     def principal_of(self, security: ClientSecurity) -> str:
         """Return the principal of a client with the certificate in ``security``.
 

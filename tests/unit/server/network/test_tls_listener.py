@@ -651,10 +651,26 @@ class Later(Clock):
         return super().now_ms() + 2 * DAY
 
 
-def test_connection_is_closed_once_the_clients_certificate_has_expired(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {},
+        {
+            "listeners": "SASL_SSL://127.0.0.1:0",
+            "sasl_enabled_mechanisms": "SCRAM-SHA-256",
+            "inter_broker_client_config": "unread",
+            "login_timeout_ms": "60000",
+        },
+    ],
+    ids=["SSL", "SASL_SSL"],
+)
+def test_connection_is_closed_once_the_clients_certificate_has_expired(
+    tmp_path: Path, protocol: dict[str, str]
+) -> None:
     server = write_pem(tmp_path / "server", days=9)
     short, long = (write_pem(tmp_path / str(days), "client", days=days) for days in (1, 9))
-    one = listener(server, ssl_client_auth="required", ssl_truststore_location=short.ca)
+    required = {"ssl_client_auth": "required", "ssl_truststore_location": short.ca}
+    one = listener(server, **required, **protocol)
 
     def run(endpoint: Endpoint) -> None:
         ends, stays = (connected(endpoint, server, client) for client in (short, long))
