@@ -24,7 +24,7 @@ from broker_lite.bus import Bus, connect
 from broker_lite.client.administration.transactions import open_in_logs
 from broker_lite.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 VALUES = [f"{number:02}" for number in range(20)]
 
@@ -131,7 +131,8 @@ class Driver:
     def executor(self, name: str, partition: int) -> int:
         """Wait until the partition's task is blocked; return the pid of its executor."""
         waiting = self.folder / f"{name}.waiting-{partition}"
-        until(lambda: waiting.exists() or self._process.poll() is not None)
+        # Spark starts executors and their Python workers, which takes a busy machine minutes.
+        until(lambda: waiting.exists() or self._process.poll() is not None, within_s=240)
         return int(waiting.read_text().split()[0])
 
     def line(self) -> str:
