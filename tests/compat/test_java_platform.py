@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,34 +82,41 @@ def note(answered: Note, versions: dict[str, str]) -> Callable[[str, str, str], 
     return lambda what, asked, answer: answered(versions[what], asked, answer)
 
 
+def connect_files(folder: Path, *, topic: str) -> tuple[dict[str, str], ...]:
+    """Return the settings of a worker and of its connectors, which copy lines from the file in.txt
+    of the folder through a topic to out.txt."""
+    worker = {
+        **CONVERTERS,
+        "offset.storage.file.filename": str(folder / "offsets"),
+        "offset.flush.interval.ms": "100",
+        "listeners": "http://127.0.0.1:0",
+    }
+    file = "org.apache.kafka.connect.file.FileStream"
+    reads = {"name": "reads", "connector.class": f"{file}SourceConnector", "topic": topic}
+    writes = {"name": "writes", "connector.class": f"{file}SinkConnector", "topics": topic}
+    source, sink = {"file": str(folder / "in.txt")}, {"file": str(folder / "out.txt")}
+    return worker, reads | source, writes | sink
+
+
+def written(folder: Path) -> list[str]:
+    sink = folder / "out.txt"
+    return sink.read_text().splitlines() if sink.exists() else []
+
+
 def test_connect_standalone_worker_resumes_at_its_stored_offsets(
     start: Start, bus: Bus, tmp_path: Path, note: Callable[[str, str, str], None]
 ) -> None:
     """The worker copies lines from a file through a topic to another file."""
     bus.create_topic("connect-lines", partitions=1)
-    source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
-    worker = {
-        **CONVERTERS,
-        "offset.storage.file.filename": str(tmp_path / "offsets"),
-        "offset.flush.interval.ms": "100",
-        "listeners": "http://127.0.0.1:0",
-    }
-    file = "org.apache.kafka.connect.file.FileStream"
-    reads = {"name": "reads", "connector.class": f"{file}SourceConnector", "file": str(source)}
-    writes = {"name": "writes", "connector.class": f"{file}SinkConnector", "file": str(sink)}
-    connectors = reads | {"topic": "connect-lines"}, writes | {"topics": "connect-lines"}
-
-    def written() -> list[str]:
-        return sink.read_text().splitlines() if sink.exists() else []
-
+    source, files = tmp_path / "in.txt", connect_files(tmp_path, topic="connect-lines")
     source.write_text("one\ntwo\n")
-    with start(STANDALONE, worker, *connectors) as running:
-        eventually(lambda: written() == ["one", "two"], lambda: running.said)
+    with start(STANDALONE, *files) as running:
+        eventually(lambda: written(tmp_path) == ["one", "two"], lambda: running.said)
         running.leave()
     with source.open("a") as more:
         more.write("three\n")
-    with start(STANDALONE, worker, *connectors) as running:
-        eventually(lambda: written() == ["one", "two", "three"], lambda: running.said)
+    with start(STANDALONE, *files) as running:
+        eventually(lambda: written(tmp_path) == ["one", "two", "three"], lambda: running.said)
     note("connect", "standalone, its file connectors, stopped and started again", "served")
 
 
@@ -172,31 +179,66 @@ def test_kafka_streams_counts_words_and_restores_its_store(
     note("streams", asked, "served")
 
 
-def test_kafka_streams_counts_words_exactly_once_over_sasl_ssl(
-    start: Start, tmp_path: Path, note: Callable[[str, str, str], None]
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    folder = tmp_path_factory.mktemp("secured") / "cluster"
+    with LocalCluster(1, directory=folder, secure=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def login(secured: LocalCluster) -> dict[str, str]:
+    """Return Kafka's settings of a client of the secured cluster, with its addresses."""
+    file = Path(str(secured.client_config)).with_suffix(".properties")
+    return dict(line.split("=", 1) for line in file.read_text("utf-8").splitlines())
+
+
+def test_connect_standalone_worker_copies_lines_over_sasl_ssl(
+    start: Start,
+    secured: LocalCluster,
+    login: dict[str, str],
+    tmp_path: Path,
+    note: Callable[[str, str, str], None],
 ) -> None:
-    with LocalCluster(1, directory=tmp_path / "cluster", secure=True) as secured:
-        file = Path(str(secured.client_config)).with_suffix(".properties")
-        login = dict(line.split("=", 1) for line in file.read_text("utf-8").splitlines())
-        settings = {**ONCE, "state.dir": str(tmp_path / "state"), **login}
-        with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
-            bus.create_topic("streams-plaintext-input", partitions=1)
-            bus.create_topic("streams-wordcount-output", partitions=1)
-            with bus.producer() as producer:
-                for _ in range(20):
-                    producer.send("streams-plaintext-input", b"once")
-            counts: list[int] = []
+    with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
+        bus.create_topic("connect-lines", partitions=1)
+    worker, *connectors = connect_files(tmp_path, topic="connect-lines")
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    of_tasks = {
+        f"{kind}.{key}": value for kind in ("producer", "consumer") for key, value in login.items()
+    }
+    with start(STANDALONE, worker | login | of_tasks, *connectors) as running:
+        eventually(lambda: written(tmp_path) == ["one", "two"], lambda: running.said)
+        running.leave()
+    note("connect", f"SASL_SSL with {login['sasl.mechanism']}: standalone", "served")
 
-            def seen() -> bool:
-                counts.extend(int.from_bytes(row.value or b"", "big") for row in reader.poll(0.2))
-                return len(counts) >= 20
 
-            with (
-                bus.consumer("streams-wordcount-output", start="earliest") as reader,
-                start(WORD_COUNT, settings) as running,
-            ):
-                eventually(seen, lambda: (counts, running.said))
-                running.leave()
+def test_kafka_streams_counts_words_exactly_once_over_sasl_ssl(
+    start: Start,
+    secured: LocalCluster,
+    login: dict[str, str],
+    tmp_path: Path,
+    note: Callable[[str, str, str], None],
+) -> None:
+    settings = {**ONCE, "state.dir": str(tmp_path / "state"), **login}
+    with connect(secured.bootstrap_servers, client_config=secured.client_config) as bus:
+        bus.create_topic("streams-plaintext-input", partitions=1)
+        bus.create_topic("streams-wordcount-output", partitions=1)
+        with bus.producer() as producer:
+            for _ in range(20):
+                producer.send("streams-plaintext-input", b"once")
+        counts: list[int] = []
+
+        def seen() -> bool:
+            counts.extend(int.from_bytes(row.value or b"", "big") for row in reader.poll(0.2))
+            return len(counts) >= 20
+
+        with (
+            bus.consumer("streams-wordcount-output", start="earliest") as reader,
+            start(WORD_COUNT, settings) as running,
+        ):
+            eventually(seen, lambda: (counts, running.said))
+            running.leave()
     assert counts == list(range(1, 21))
     asked = f"SASL_SSL with {login['sasl.mechanism']}: word count with exactly_once_v2"
     note("streams", asked, "served")
