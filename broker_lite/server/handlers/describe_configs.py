@@ -32,8 +32,13 @@ _Synonym = _Setting.DescribeConfigsSynonym
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe topics and brokers from the metadata snapshot. Each has its own error."""
-    return Response(results=[_describe(parts, request, row, message) for row in message.resources])
+    """Describe topics and brokers from the metadata snapshot. Each has its own error, and one row
+    even if the request repeats it with the same keys."""
+    rows = {
+        (row.resource_type, row.resource_name, tuple(row.configuration_keys or ())): row
+        for row in message.resources
+    }
+    return Response(results=[_describe(parts, request, row, message) for row in rows.values()])
 
 
 def _describe(parts: BrokerContext, request: RequestContext, row: Any, message: Any) -> Any:

@@ -36,10 +36,10 @@ _Group = Response.DescribedGroup
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe the groups. Each group has its own error in the answer."""
-    rows = await gather(
-        [_describe(parts, request, group) for group in message.groups], GROUPS_AT_ONCE
-    )
+    """Describe the groups. Each group has its own error in the answer, and one row even if the
+    request repeats it."""
+    names = dict.fromkeys(message.groups)
+    rows = await gather([_describe(parts, request, name) for name in names], GROUPS_AT_ONCE)
     if message.include_authorized_operations:
         for row in rows:
             if not row.error_code:

@@ -20,13 +20,15 @@ _Producer = _Partition.ProducerState
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Describe the producers of each partition. Each partition has its own error in the answer."""
-    topics = []
+    """Describe the producers of each partition. Each partition has its own error in the answer, and
+    one row even if the request repeats it."""
+    requested: dict[str, dict[int, None]] = {}
     for topic in message.topics:
-        rows = [
-            await _describe(parts, request, topic.name, index) for index in topic.partition_indexes
-        ]
-        topics.append(build(_Topic, name=topic.name, partitions=rows))
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in requested.items():
+        rows = [await _describe(parts, request, name, index) for index in indexes]
+        topics.append(build(_Topic, name=name, partitions=rows))
     return Response(topics=topics)
 
 

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from functools import partial
 from typing import Any, NamedTuple
 
 from broker_lite.errors import (
     CorruptMessageError,
+    InvalidRequestError,
     LeaderNotAvailableError,
     LogbusError,
     OffsetNotAvailableError,
@@ -66,8 +68,19 @@ _Listed = ListedOffset | LogbusError | None
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """Look up the offset of each partition. Each partition has its own error in the answer."""
     asked = [(topic.name, row) for topic in message.topics for row in topic.partitions]
+    times = Counter((topic, row.partition_index) for topic, row in asked)
     is_committed = request.api_version >= 2 and message.isolation_level == READ_COMMITTED
-    found = [await _begin(parts, request, topic, row, is_committed) for topic, row in asked]
+    found = [
+        await _begin(
+            parts,
+            request,
+            topic,
+            row,
+            is_committed,
+            is_repeated=times[topic, row.partition_index] > 1,
+        )
+        for topic, row in asked
+    ]
     lookups: list[_Listed | LogLookup[_Listed]]
     lookups = [each.lookup if isinstance(each, _OffsetLookup) else each for each in found]
     results = await look_up(parts.disk, lookups, request.spent)
@@ -96,12 +109,25 @@ class _OffsetLookup(NamedTuple):
 
 
 async def _begin(
-    parts: BrokerContext, request: RequestContext, topic: str, row: Any, is_committed: bool
+    parts: BrokerContext,
+    request: RequestContext,
+    topic: str,
+    row: Any,
+    is_committed: bool,
+    *,
+    is_repeated: bool,
 ) -> ListedOffset | LogbusError | _OffsetLookup:
-    """Return the offset of one partition, or an error, or the lookup that finds the offset."""
+    """Return the offset of one partition, or an error, or the lookup that finds the offset.
+
+    A partition that the request repeats gets INVALID_REQUEST, as in Kafka: one request could
+    otherwise start thousands of lookups in one log."""
     is_created = asyncio.Event()
     try:
         request.access.check_topic(topic)
+        if is_repeated:
+            raise InvalidRequestError(
+                f"partition {topic}-{row.partition_index} occurs more than once in the request"
+            )
         if parts.replicas.defer(topic, row.partition_index, False, is_created.set):
             await is_created.wait()
         replica = parts.replicas.find(topic, row.partition_index)

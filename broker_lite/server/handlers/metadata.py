@@ -52,7 +52,8 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
     their answer at once."""
     if request.session.software and len(parts.registry.snapshot.brokers) > 1:
         await asyncio.sleep(NOTICE_S)
-    requested, access = message.topics, request.access
+    requested: Any = _distinct(message.topics)
+    access = request.access
     failed: dict[str, int] = {}
     if requested and parts.config.auto_create_topics and message.allow_auto_topic_creation:
         known = parts.registry.snapshot.topics
@@ -86,6 +87,15 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             access.operations(ResourceKind.CLUSTER, CLUSTER_NAME) if on_cluster else None
         ),
     )
+
+
+def _distinct(topics: list[Any] | None) -> list[Any] | None:
+    """Return the requested topics, each once, as Kafka does. A small request could otherwise repeat
+    a topic with thousands of partitions, so that the answer would use up the memory."""
+    if topics is None:
+        return None
+    rows = {(row.name, row.topic_id if row.name is None else ""): row for row in topics}
+    return list(rows.values())
 
 
 def _visible(access: Access, snapshot: MetadataSnapshot) -> list[TopicView]:

@@ -44,25 +44,26 @@ FoundRow = tuple[CommittedOffset, int]
 
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
-    """Read the offsets of each group. Each group has its own error in the answer."""
+    """Read the offsets of each group. Each group has its own error in the answer, and one row even
+    if the request repeats it."""
     is_stable = message.require_stable
     if request.api_version >= BATCHED_FROM:
         is_own = own_tag(message)
+        requested = {row.group_id: row.topics for row in message.groups}
         read = [
             _read(
                 parts,
                 request.access,
-                row.group_id,
-                row.topics,
+                group,
+                topics,
                 is_stable=is_stable,
                 with_former=is_own,
             )
-            for row in message.groups
+            for group, topics in requested.items()
         ]
-        names = [row.group_id for row in message.groups]
+        found = await gather(read, GROUPS_AT_ONCE)
         rows = [
-            (name, code, offsets)
-            for name, (code, offsets) in zip(names, await gather(read, GROUPS_AT_ONCE), strict=True)
+            (group, code, offsets) for group, (code, offsets) in zip(requested, found, strict=True)
         ]
         if is_own:
             return own.OffsetFetchResponse(0, tuple(_own_group(*row) for row in rows))
