@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from broker_lite.model import NO_OFFSET
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, Buffer, read_header, set_crc
 
@@ -38,6 +39,32 @@ class Marker(NamedTuple):
     transaction_number: int = -1
     """The number of the transaction, which its coordinator counts for each transactional id; -1 if
     unknown. The log does not store it."""
+    last_offset: int = NO_OFFSET
+    """The ``OpenTransaction.last_offset`` of the transaction to end. The log refuses the marker if
+    the transaction has ended or has a later batch. -1 ends any open transaction."""
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker in a partition's log.
+
+    ``first_offset`` and ``last_offset`` are the base offsets of its first and its last batch.
+    ``coordinator_epoch`` is that of the producer's last marker in the log, or -1."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    last_offset: int
+
+    def marker(self, is_commit: bool) -> Marker:
+        """Return a marker that ends this transaction, and no later one of the same producer."""
+        return Marker(
+            self.producer_id,
+            self.producer_epoch,
+            max(self.coordinator_epoch, 0),
+            is_commit,
+            last_offset=self.last_offset,
+        )
 
 
 class EndOfTransaction(NamedTuple):

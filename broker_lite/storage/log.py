@@ -30,7 +30,12 @@ from broker_lite.errors import (
 from broker_lite.model import NO_OFFSET, NO_PRODUCER, NO_TIMESTAMP, PartitionKey
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import BatchHeader, set_log_append_time, stamp
-from broker_lite.record.control import Marker, decode_marker, encode_markers
+from broker_lite.record.control import (
+    Marker,
+    OpenTransaction,
+    decode_marker,
+    encode_markers,
+)
 from broker_lite.storage import paths
 from broker_lite.storage.directory import DataDirectory
 from broker_lite.storage.leader_epochs import LeaderEpochs
@@ -200,6 +205,10 @@ class Log:
             buffer, headers = encode_markers(list(accepted.values()), base, leader_epoch, now_ms)
             self._write(buffer, headers, now_ms)
         return MarkersInfo(base, self.reader.tail[0], tuple(errors))
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that have no marker in the log, the oldest first."""
+        return self.producers.open_transactions()
 
     def _lead(self, leader_epoch: int) -> None:
         """Record ``leader_epoch`` if it is newer than the log's. Raise FencedLeaderEpochError if it

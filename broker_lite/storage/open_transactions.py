@@ -7,6 +7,7 @@ the high watermark."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _NONE_OPEN = 1 << 62
@@ -52,6 +53,10 @@ class OpenTransactions:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the producer id of each open transaction, the oldest transaction first."""
+        return iter(self._starts)
 
     @property
     def ended(self) -> tuple[EndedTransaction, ...]:

@@ -23,7 +23,7 @@ from broker_lite.errors import (
 )
 from broker_lite.model import NO_OFFSET, NO_PRODUCER, PartitionKey
 from broker_lite.record.batch import BatchHeader
-from broker_lite.record.control import EndOfTransaction, Marker
+from broker_lite.record.control import EndOfTransaction, Marker, OpenTransaction
 from broker_lite.record.crc32c import crc32c
 from broker_lite.storage.open_transactions import OpenTransactions
 from broker_lite.storage.refused_batches import RefusedBatch
@@ -95,6 +95,11 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         """The sequence of the producer's last record; -1 before the first."""
         return self.batches[-1].last_sequence if self.batches else -1
+
+    @property
+    def last_offset(self) -> int:
+        """The base offset of the producer's last batch; -1 before the first."""
+        return self.batches[-1].base_offset if self.batches else NO_OFFSET
 
     def recorded(self, header: BatchHeader, *, may_lack_batches: bool) -> ProducedBatch | None:
         """Return the recorded batch with the sequences of ``header``, or None for a new batch.
@@ -213,10 +218,20 @@ class ProducerState:
         transaction has ended, but True for the current epoch: only the replicated append proves
         that this replica still leads, and makes every later leader refuse a late batch.
 
-        Raises TransactionCoordinatorFencedError for a marker of an old coordinator epoch, and
-        InvalidProducerEpochError if the marker's epoch is too old for the open transaction.
+        Raises TransactionCoordinatorFencedError for a marker of an old coordinator epoch,
+        InvalidProducerEpochError if the marker's epoch is too old for the open transaction, and
+        InvalidTxnStateError if the open transaction is not as ``Marker.last_offset`` requires.
         """
         producer = self._producers.get(marker.producer_id)
+        if marker.last_offset != NO_OFFSET and (
+            producer is None
+            or producer.transaction_start == NO_OFFSET
+            or producer.last_offset != marker.last_offset
+        ):
+            raise InvalidTxnStateError(
+                f"{key}: producer {marker.producer_id} has ended its transaction, or has written "
+                f"to it since the batch at offset {marker.last_offset}"
+            )
         if producer is None:
             return True
         if marker.coordinator_epoch < producer.coordinator_epoch:
@@ -297,6 +312,17 @@ class ProducerState:
             return None
         stable = self.transactions.end(producer_id, offset)
         return None if marker.is_commit else AbortedEntry(producer_id, first, offset, stable)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions without a marker, the oldest first."""
+        rows = [(producer_id, self._producers[producer_id]) for producer_id in self.transactions]
+        return [
+            OpenTransaction(
+                producer_id, each.epoch, each.coordinator_epoch, each.transaction_start,
+                each.last_offset,
+            )
+            for producer_id, each in rows
+        ]  # fmt: skip
 
     def raise_starts(self, log_start: int) -> None:
         """Move the first offsets of open transactions up to ``log_start``, after records were

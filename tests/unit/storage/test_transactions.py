@@ -16,7 +16,7 @@ from broker_lite.errors import (
 )
 from broker_lite.record import format as fmt
 from broker_lite.record.batch import read_header
-from broker_lite.record.control import Marker
+from broker_lite.record.control import Marker, OpenTransaction
 from broker_lite.storage.log import Log
 from broker_lite.storage.lookups import first_at, offset_for_max_timestamp, offset_for_timestamp
 from broker_lite.storage.reader import LogReader
@@ -203,6 +203,31 @@ def test_marker_with_a_lower_epoch_than_its_transaction_version_requires_is_refu
     (error,) = log.append_markers([Marker(7, epoch, 1, True, raises_epoch)], 1, 0).errors
     assert isinstance(error, InvalidProducerEpochError) is is_refused
     assert log.log_end_offset == 1 + (not is_refused)
+
+
+def test_marker_of_a_hanging_transaction_is_refused_once_its_producer_has_written_again() -> None:
+    log = Disk().log
+    write(log, 1)
+    end(log, 1, coordinator=4)
+    write(log, 1, sequence=1)
+    write(log, 2, epoch=3)
+    found = log.open_transactions()
+    assert found == [OpenTransaction(1, 0, 4, 2, 2), OpenTransaction(2, 3, -1, 3, 3)]
+    write(log, 1, sequence=2)
+    markers = [one.marker(False) for one in found]
+    assert [type(each) for each in log.append_markers(markers, 1, 0).errors] == [
+        InvalidTxnStateError,
+        type(None),
+    ]
+    (still,) = log.open_transactions()
+    assert still == OpenTransaction(1, 0, 4, 2, 4)
+    # Another marker has ended the transaction of producer 2, so this one is not appended.
+    end_offset = log.log_end_offset
+    (error,) = log.append_markers([markers[1]], 1, 0).errors
+    assert isinstance(error, InvalidTxnStateError) and log.log_end_offset == end_offset
+    assert log.append_markers([still.marker(True)], 1, 0).errors == (None,)
+    assert log.open_transactions() == []
+    assert aborted(log) == [(1, 0, 1), (2, 3, 5)]
 
 
 def test_marker_raises_the_producers_epoch() -> None:
