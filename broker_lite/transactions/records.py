@@ -85,6 +85,20 @@ class TransactionRecord:
         """Whether the transaction has begun and at least one of its markers is not written yet."""
         return self.state in OPEN_STATES
 
+    @property
+    def written_by(self) -> tuple[int, int]:
+        """The producer id and epoch in the batches of the last transaction.
+
+        The producer id is -1 if the record does not tell the outcome of any transaction."""
+        if self.state in (TransactionState.EMPTY, TransactionState.DEAD):
+            return NO_PRODUCER, NO_PRODUCER_EPOCH
+        if self.version < 2 or self.state is TransactionState.ONGOING:
+            return self.producer_id, self.epoch
+        if self.epoch == 0:
+            # The end of the transaction switched to another producer id (``next_id``).
+            return self.previous_id, self.last_epoch
+        return self.producer_id, self.epoch - 1
+
 
 OPEN_STATES = frozenset(
     (

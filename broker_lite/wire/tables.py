@@ -48,6 +48,7 @@ from broker_lite.wire.calls.offsets import (
     RecordTimesResponse,
 )
 from broker_lite.wire.calls.replicas import UnregisterBrokerRequest, UnregisterBrokerResponse
+from broker_lite.wire.calls.transaction_search import TAG_SEARCH, FoundTransactions
 from broker_lite.wire.layout import codec_of
 from broker_lite.wire.primitives import I32, Buffer, Reader, Writer, put_tag, uuid_bytes
 
@@ -151,6 +152,7 @@ _OWN_TAGS: dict[Any, tuple[int, Decoder]] = {
     ),
     consumer.OffsetFetchRequest: (groups.TAG_FETCH_ORIGIN, Reader.boolean),
     admin.DescribeLogDirsRequest: (log_dirs.TAG_ASKED_STATE, Reader.boolean),
+    admin.ListTransactionsRequest: (TAG_SEARCH, Reader.boolean),
     producer.WriteTxnMarkersRequest.WritableTxnMarker: (
         broker_transactions.TAG_COORDINATOR,
         broker_transactions.take_marker_tag,
@@ -196,6 +198,7 @@ _OWN_RESPONSES = frozenset(
         AddGroupResponse,
         users.DescribedUsers,
         verification.VerifiedPartitions,
+        FoundTransactions,
     )
 )
 """The classes of ``wire.calls`` with which the broker answers: the API has no tables in

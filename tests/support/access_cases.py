@@ -15,6 +15,7 @@ from broker_lite.record.format import ATTRIBUTE_TRANSACTIONAL
 from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.wire.api import VERSIONS, ApiKey
 from broker_lite.wire.calls.group_transactions import AddGroupRequest
+from broker_lite.wire.calls.transaction_search import FindTransactionsRequest
 from broker_lite.wire.fetch import CLIENT_VERSION
 from support import api_frames
 from support.api_frames import CALL, TRANSACTIONAL_ID, NameOf, batch
@@ -78,6 +79,8 @@ VERIFIES_GROUP = {
     )
 }
 """The request of a group coordinator that asks whether a transaction includes the group."""
+SEARCHES = {CALL: lambda names: FindTransactionsRequest()}
+"""The request of a partition's leader for the last transactions of producers."""
 INSTANCE = "i-hidden"
 """The instance id of the group's only member."""
 K = ApiKey
@@ -168,6 +171,12 @@ CASES: tuple[Case, ...] = (
     _c(K.DESCRIBE_PRODUCERS, _TOPIC_READ),
     _c(K.DESCRIBE_TRANSACTIONS, _TXN_DESCRIBE, _TOPIC_DESCRIBE, hides=(TOPIC,)),
     _c(K.LIST_TRANSACTIONS, _TXN_DESCRIBE, instead=(_BROKER,), hides=(TXN,)),
+    _c(K.LIST_TRANSACTIONS, _TXN_DESCRIBE, label="searched-by-a-client", instead=(_BROKER,),
+       hides=(TXN,), fields=SEARCHES, first=FindTransactionsRequest.VERSION,
+       last=FindTransactionsRequest.VERSION),
+    _c(K.LIST_TRANSACTIONS, label="searched-by-a-broker", fields=SEARCHES,
+       first=FindTransactionsRequest.VERSION, last=FindTransactionsRequest.VERSION,
+       of_brokers=True),
     _c(K.OFFSETS_FOR_BYTES, _TOPIC_DESCRIBE),
     _c(K.RECORD_TIMES, _TOPIC_DESCRIBE),
     _c(K.END_GROUP_OFFSETS, _BROKER),

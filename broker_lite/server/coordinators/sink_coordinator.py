@@ -199,6 +199,10 @@ class SinkCoordinator:
         led = self._led.get(partition)
         return led is not None and name in led.machine
 
+    def is_loaded(self, partition: int) -> bool:
+        """Return whether this broker leads the partition and could load its Spark sinks."""
+        return partition in self._led
+
     def open_slots(self, partition: int) -> dict[int, OpenSlot]:
         """Return the open attempts of Spark tasks in the ``partition`` of ``__transaction_state``,
         by producer id; none if this broker does not lead the partition."""

@@ -125,6 +125,14 @@ class TransactionView(NamedTuple):
     state: TransactionState
 
 
+class FoundViews(NamedTuple):
+    """The last transactions of producers, and where this broker searched for them: partitions of
+    ``__transaction_state`` with their leader epochs."""
+
+    views: list[TransactionView]
+    leader_epochs: dict[int, int]
+
+
 class TransactionCoordinator:
     """The transaction coordinator of one broker. ``markers`` sends the transaction markers."""
 
@@ -244,8 +252,8 @@ class TransactionCoordinator:
         return result
 
     async def _confirm(self, led: LedState) -> None:
-        """Before this broker refuses a request, raise an error unless it still coordinates the
-        partition.
+        """Raise an error unless this broker still coordinates the partition. Call this before a
+        refusal, or before an answer that an id does not exist.
 
         A broker whose process was suspended may not know yet that a successor has changed the
         transaction. So it appends a record, which only the current leader can commit. The record
@@ -372,6 +380,28 @@ class TransactionCoordinator:
                 view = None if name is None or led.is_lost else self._view(led, name)
                 if view is not None:
                     yield view
+
+    async def find(self, producer_ids: frozenset[int]) -> FoundViews:
+        """Return the transactional ids whose last transaction has batches of these producer ids.
+
+        Search only partitions for which this broker has confirmed that it leads them, so that an id
+        which is not found does not exist."""
+        searched = [led for led in self._led.values() if self.sinks.is_loaded(led.partition)]
+        confirmed = await asyncio.gather(*map(self._is_confirmed, searched))
+        views = [view async for view in self.views() if view.record.written_by[0] in producer_ids]
+        epochs = {
+            led.partition: led.epoch
+            for led, is_confirmed in zip(searched, confirmed)
+            if is_confirmed and not led.is_lost
+        }
+        return FoundViews(views, epochs)
+
+    async def _is_confirmed(self, led: LedState) -> bool:
+        try:
+            await self._confirm(led)
+        except LogbusError:
+            return False
+        return True
 
     def check_loaded(self) -> None:
         """Raise CoordinatorLoadInProgressError while this broker loads a partition of

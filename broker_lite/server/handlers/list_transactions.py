@@ -3,19 +3,32 @@
 A client sends the request to every broker. Filters select by state, producer id, age of the open
 transaction (KIP-994), and a regular expression for the whole id (KIP-1152). Each task attempt of a
 Spark query with the exactly-once sink has a row until it is committed or aborted, with the sink's
-transactional id and the attempt's producer id."""
+transactional id and the attempt's producer id.
+
+The leader of a partition sends the request with a tagged field of logbus, to learn the outcomes of
+transactions that may hang in its log (``transactions/hanging.py``)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker_lite.errors import InvalidRegularExpressionError, LogbusError, wire_code
-from broker_lite.security.acls import ResourceKind
+from broker_lite.errors import (
+    NO_ERROR,
+    InvalidRegularExpressionError,
+    LogbusError,
+    wire_code,
+)
+from broker_lite.security.acls import Operation, ResourceKind
 from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.network.context import RequestContext
 from broker_lite.transactions.records import TransactionState
+from broker_lite.wire.calls.transaction_search import (
+    FoundTransaction,
+    FoundTransactions,
+    SearchedPartition,
+)
 from broker_lite.wire.tables import ListTransactionsResponse as Response
-from broker_lite.wire.tables import build
+from broker_lite.wire.tables import build, own_tag
 
 _State = Response.TransactionState
 _LABELS = {state.label for state in TransactionState}
@@ -24,6 +37,9 @@ _LABELS = {state.label for state in TransactionState}
 
 async def handle(parts: BrokerContext, request: RequestContext, message: Any) -> Any:
     """List the transactional ids that pass all filters. An empty filter passes every id."""
+    if own_tag(message) and request.may_be_broker:
+        request.access.check_cluster(Operation.CLUSTER_ACTION)
+        return await _find(parts, message)
     states = set(message.state_filters)
     unknown = sorted(states - _LABELS)
     ids = set(message.producer_id_filters)
@@ -63,6 +79,21 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
             if view.name in names
         ],
     )
+
+
+async def _find(parts: BrokerContext, message: Any) -> FoundTransactions:
+    """Return the last transactions of the given producers, to the leader of a partition.
+
+    The answer has all of them: the leader aborts a transaction that no coordinator knows, so no
+    permission may hide one."""
+    found = await parts.transactions.find(frozenset(message.producer_id_filters))
+    rows = [
+        FoundTransaction(view.name, producer_id, view.state.label, epoch)
+        for view in found.views
+        for producer_id, epoch in (view.record.written_by,)
+    ]
+    searched = tuple(SearchedPartition(*each) for each in found.leader_epochs.items())
+    return FoundTransactions(NO_ERROR, (), tuple(rows), searched)
 
 
 def _matching(names: list[str], pattern: str | None) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,3 +101,22 @@ def test_every_transaction_record_round_trips(record: TransactionRecord) -> None
     value = encode_transaction(record)
     assert decode_transaction(value) == record
     assert encode_transaction(decode_transaction(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("state", "version", "epoch", "pair"),
+    [
+        (TransactionState.EMPTY, 2, 3, (-1, -1)),
+        (TransactionState.ONGOING, 2, 3, (5, 3)),
+        (TransactionState.PREPARE_COMMIT, 2, 3, (5, 2)),
+        (TransactionState.COMPLETE_ABORT, 2, 3, (5, 2)),
+        (TransactionState.COMPLETE_COMMIT, 1, 3, (5, 3)),
+        # The transaction ended with the highest epoch, so producer id 5 has taken its place.
+        (TransactionState.COMPLETE_COMMIT, 2, 0, (4, 2)),
+    ],
+)
+def test_record_has_the_producer_id_and_epoch_of_the_last_transactions_batches(
+    state: TransactionState, version: int, epoch: int, pair: tuple[int, int]
+) -> None:
+    record = dataclasses.replace(RECORD, state=state, version=version, epoch=epoch)
+    assert record.written_by == pair

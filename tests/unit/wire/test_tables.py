@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import kafka.protocol.admin as admin
 import kafka.protocol.producer as producer
 import pytest
 from support.wire_samples import message, plain
@@ -37,6 +38,12 @@ from broker_lite.wire.calls.sinks import (
     JoinBatchRequest,
     KeepBatchRequest,
     SinkResponse,
+)
+from broker_lite.wire.calls.transaction_search import (
+    FindTransactionsRequest,
+    FoundTransaction,
+    FoundTransactions,
+    SearchedPartition,
 )
 from broker_lite.wire.primitives import Reader, Writer
 
@@ -313,3 +320,24 @@ def test_add_offsets_to_txn_request_of_a_broker_round_trips(verify_only: bool) -
     assert (message.transactional_id, message.group_id) == ("copier", "g")
     assert (message.producer_id, message.producer_epoch) == (1000, 3)
     assert tables.own_tag(message) is verify_only
+
+
+def test_list_transactions_response_to_a_broker_includes_epochs_and_searched_partitions() -> None:
+    rows = (FoundTransaction("etl", 7, "CompleteCommit", 5), FoundTransaction("x", 8, "Ongoing", 0))
+    response = FoundTransactions(0, (), rows, (SearchedPartition(1, 12), SearchedPartition(4, 3)))
+    octets = tables.encode(ApiKey.LIST_TRANSACTIONS, 1, 5, response)
+    _, reader = read_response_header(memoryview(octets)[4:], ApiKey.LIST_TRANSACTIONS, 1)
+    assert FindTransactionsRequest.decode(reader) == response
+    assert reader.left == 0
+    # A broker of an earlier version sends no tagged fields, so it has searched no partition.
+    reader = Reader(memoryview(bytes.fromhex("00000000" + "0000" + "01" + "01" + "00")))
+    assert FindTransactionsRequest.decode(reader) == FoundTransactions(0)
+
+
+def test_list_transactions_request_of_a_broker_has_a_tagged_field() -> None:
+    writer = Writer()
+    FindTransactionsRequest(producer_id_filters=(7, 8)).encode(writer)
+    kind = admin.ListTransactionsRequest
+    message = tables.struct_decoder(kind, kind._struct, 1, True)(Reader(memoryview(writer.buffer)))
+    assert (message.producer_id_filters, message.duration_filter) == ([7, 8], -1)
+    assert tables.own_tag(message) is True

@@ -270,6 +270,74 @@ def test_open_task_attempts_of_a_spark_sink_are_listed_until_their_batch_ends() 
     run(body)
 
 
+def test_search_finds_the_last_transactions_of_producers_and_open_task_attempts() -> None:
+    async def body(cluster: Cluster) -> None:
+        coordinator = cluster.at[1]
+
+        async def found(*producer_ids: int) -> dict[int, tuple[int, str]]:
+            views, leader_epochs = await coordinator.find(frozenset(producer_ids))
+            assert leader_epochs == {0: 0}
+            pairs = [(view.record.written_by, view.state.label) for view in views]
+            return {producer_id: (epoch, state) for (producer_id, epoch), state in pairs}
+
+        pair = await cluster.init()
+        join = JoinBatch(UNNUMBERED, "s", "run", 0, 0, 0, 60_000, frozenset((OUT_0,)))
+        attempt = await coordinator.ask_sink("s", join)
+        opened = {attempt.producer_id: (attempt.epoch, "Ongoing")}
+        # The transactional id has had no transaction yet.
+        assert await found(pair[0], attempt.producer_id) == opened
+        await cluster.add(pair)
+        assert await found(pair[0], attempt.producer_id) == opened | {pair[0]: (0, "Ongoing")}
+        await cluster.end(pair)
+        await cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        assert await found(pair[0]) == {pair[0]: (0, "CompleteCommit")}
+        assert await found(99) == {}
+        await coordinator.ask_sink("s", EndBatch(UNNUMBERED, "s", "run", 0, False))
+        await cluster.world.until(lambda: coordinator.describe("s").record.state.label == "Empty")
+        assert await found(attempt.producer_id) == {}
+
+    run(body)
+
+
+@pytest.mark.parametrize("is_deposed", [False, True])
+def test_coordinator_that_cannot_confirm_its_leadership_has_searched_no_partition(
+    is_deposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replaced coordinator does not know the transactions that began at its successor."""
+    monkeypatch.setattr(transaction_coordinator, "CONFIRM_S", 0.01)
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.init()
+        if is_deposed:
+            manager = cluster.world.nodes[1].manager
+            manager.apply = lambda snapshot: None  # type: ignore[method-assign]
+            cluster.world.elect(2, isr=(2, 3))
+        else:
+            cluster.world.nodes[1].cut_off()
+        assert (await cluster.at[1].find(frozenset((99,)))).leader_epochs == {}
+
+    run(test)
+
+
+def test_coordinator_that_loses_a_partition_during_a_search_has_not_searched_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.init()
+        coordinator = cluster.at[1]
+        confirm = coordinator._is_confirmed
+
+        async def confirm_and_lose(led: Any) -> bool:
+            is_confirmed = await confirm(led)
+            cluster.world.elect(2)
+            return is_confirmed
+
+        monkeypatch.setattr(coordinator, "_is_confirmed", confirm_and_lose)
+        assert (await coordinator.find(frozenset((99,)))).leader_epochs == {}
+
+    run(test)
+
+
 def test_producer_is_refused_a_transactional_id_while_a_spark_sink_registers_it() -> None:
     async def body(cluster: Cluster) -> None:
         await cluster.init()
@@ -297,6 +365,8 @@ def test_coordinator_that_cannot_read_the_state_of_a_spark_sink_refuses_its_requ
         await cluster.init(2)
         with pytest.raises(ProtocolError, match="version 1; this broker reads 0: upgrade"):
             await cluster.at[2].ask_sink("s", join)
+        # A search would not find the sink's open attempts.
+        assert (await cluster.at[2].find(frozenset((99,)))).leader_epochs == {}
 
     run(body)
 

@@ -19,6 +19,11 @@ from broker_lite.transactions.records import TransactionState
 from broker_lite.wire import tables
 from broker_lite.wire.api import ApiKey, Call, decode_call, encode_call, parse_header
 from broker_lite.wire.calls.group_transactions import AddGroupRequest, AddGroupResponse
+from broker_lite.wire.calls.transaction_search import (
+    FindTransactionsRequest,
+    FoundTransaction,
+    SearchedPartition,
+)
 from broker_lite.wire.calls.transactions import AddedPartition, AddedTopic
 from broker_lite.wire.calls.verification import (
     AskedTopic,
@@ -305,6 +310,21 @@ def test_list_transactions_filters_by_state_producer_duration_and_pattern(versio
         if version >= 2:
             assert await listed(transactional_id_pattern="o.*r") == ["other"]
             assert await listed(transactional_id_pattern="the") == []
+
+    with_desk(test)
+
+
+def test_list_transactions_tells_a_broker_epochs_and_searched_partitions() -> None:
+    async def test(desk: Desk) -> None:
+        await desk.init()
+        await desk.add(3, 0, {"out": (0,)})
+        await desk.end(0, version=4)
+        await desk.cluster.becomes(TransactionState.COMPLETE_COMMIT)
+        for producer_id, row in ((5, FoundTransaction("x", 5, "CompleteCommit", 0)), (6, None)):
+            call = FindTransactionsRequest(producer_id_filters=(producer_id,))
+            answer = await desk.ask_as_broker(call)
+            assert answer.transaction_states == (() if row is None else (row,))
+            assert answer.searched == (SearchedPartition(0, 0),)
 
     with_desk(test)
 
