@@ -50,6 +50,7 @@ from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.coordinator_fencing import CHECK_MS, CoordinatorFencing
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
 from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.coordinators.hanging_transactions import HangingTransactions
 from broker_lite.server.coordinators.transaction_coordinator import (
     EXPIRY_CHECK_MS,
     TransactionCoordinator,
@@ -564,6 +565,15 @@ class Broker:
         config, clock, disk, logs = self._config, self._clock, parts.disk, parts.logs
         replicas, groups = parts.replicas, parts.groups
         fencing = CoordinatorFencing(config.broker_id, parts.registry, groups, parts.calls.send)
+        hanging = HangingTransactions(
+            config,
+            parts.registry,
+            replicas,
+            clock=clock,
+            calls=parts.calls,
+            epochs=parts.coordinator_epochs,
+            metrics=parts.metrics,
+        )
 
         async def keep(work: Callable[[], Any]) -> None:
             if logs.data.failed:
@@ -586,6 +596,7 @@ class Broker:
         async def retain() -> None:
             if not logs.data.failed:
                 replicas.apply_retention()
+                await hanging.end()
 
         for interval_ms, work in (
             (config.checkpoint_interval_ms, checkpoint),

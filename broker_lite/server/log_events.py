@@ -35,6 +35,8 @@ EVENTS: Mapping[str, str] = {
     "group_expired": "An empty group was deleted after its retention time.",
     "group_generation": "A group began a generation.",
     "group_given_up": "The broker no longer coordinates a group.",
+    "hanging_transaction_ended": "A leader ended a transaction that no coordinator would end.",
+    "hanging_transaction_unanswered": "A transaction may hang; coordinators have not answered.",
     "housekeeping_failed": "A periodic task failed; it is retried.",
     "isr_changed": "A partition's in-sync replicas changed.",
     "isr_write_failed": "A change of in-sync replicas could not be written; the write is retried.",

@@ -145,7 +145,9 @@ METRICS: Mapping[str, Metric] = {
                "Age of the oldest open transaction; 0 if none is open."),
         Metric("last_stable_offset_lag_records_max", GAUGE,
                "Most records of a led partition that open transactions hide from consumers."),
-        Metric("transactions", COUNTER, "Transactions that ended.", ("outcome",)),
+        Metric("transactions", COUNTER,
+               "Transactions that ended; outcome: committed or aborted by the coordinator, or "
+               "hanging: ended in a partition by its leader.", ("outcome",)),
         Metric("transaction_duration_seconds", HISTOGRAM,
                "Time from a transaction's begin to its last marker."),
         Metric("spark_sink_batches", COUNTER,

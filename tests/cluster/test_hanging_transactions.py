@@ -1,5 +1,5 @@
-"""Lose a transaction coordinator's state, or a transaction's marker; find and end the transaction
-that stays open, with logbus commands."""
+"""Lose a transaction coordinator's state, or a transaction's marker. The transaction stays open,
+until a logbus command or its partition's leader ends it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,16 @@ import pytest
 from support.console import RunningConsole, change
 from support.patience import until
 
-from broker_lite.bus import connect
+from broker_lite.bus import Bus, connect
+from broker_lite.client.consuming.consumer import Consumer
+from broker_lite.local.broker import LocalBroker
 from broker_lite.local.cluster import LocalCluster
 from broker_lite.model import TRANSACTION_STATE
 from broker_lite.record.control import MARKER_BYTES
 from broker_lite.storage import paths
+
+SEARCHES_SOON = {"transaction.max.timeout.ms": "100", "log.retention.check.interval.ms": "50"}
+"""Settings with which a leader ends a transaction that has hung for 0.2 seconds."""
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -38,6 +44,38 @@ def held_back(output: str) -> dict[str, str]:
     """Return what ``logbus doctor`` found about open transactions, from its JSON output."""
     [found] = [row for row in json.loads(output) if row["check"] == "transactions"]
     return dict(found)
+
+
+def cut_marker(broker: LocalBroker, topic_id: str) -> None:
+    """Cut the last marker off the log of a stopped broker, as an unclean election may do."""
+    [segment] = broker.directory.glob(f"data/{topic_id}-0/*.log")
+    os.truncate(segment, segment.stat().st_size - MARKER_BYTES)
+    # Without these files, the broker takes the shorter log for the whole log.
+    for name in (paths.CLEAN_MARKER, paths.RECOVERY_POINTS):
+        (segment.parents[1] / name).unlink()
+
+
+def lose_state(broker: LocalBroker, topic_id: str) -> int:
+    """Delete a stopped broker's logs of ``__transaction_state``; return their number."""
+    lost = list(broker.directory.glob(f"data/{topic_id}-*"))
+    for folder in lost:
+        shutil.rmtree(folder)
+    return len(lost)
+
+
+def commit_paid(bus: Bus, run: Callable[..., str]) -> None:
+    """Commit a transaction in t-0, and wait until its marker is written."""
+    with bus.transaction("etl") as transaction:
+        transaction.send("t", b"paid")
+    until(lambda: "CompleteCommit" in run("transactions", "list"), what="the commit's end")
+
+
+def read(consumer: Consumer, count: int) -> list[bytes | None]:
+    """Return the values of the next records, at least ``count``."""
+    values: list[bytes | None] = []
+    while len(values) < count:
+        values += [row.value for row in consumer.poll(WAIT_S)]
+    return values
 
 
 def abort_in_console(servers: str) -> str:
@@ -75,12 +113,9 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(
             found = held_back(run("doctor", "-o", "json"))
             assert "id or Spark sink 'lost', hides records of t-0 from offset 0" in found["found"]
             assert found["cure"].endswith("logbus transactions describe lost")
-            topic_id = bus.cluster().topics[TRANSACTION_STATE].topic_id
+            state_id = bus.cluster().topics[TRANSACTION_STATE].topic_id
             broker.stop()
-            lost = list(tmp_path.glob(f"broker-*/data/{topic_id}-*"))
-            assert len(lost) == 6
-            for folder in lost:
-                shutil.rmtree(folder)
+            assert lose_state(broker, state_id) == 6
             broker.start()
             with bus.producer() as sender:
                 sender.send("t", b"behind").result(WAIT_S)
@@ -111,20 +146,12 @@ def test_transaction_whose_coordinator_lost_its_state_is_found_and_aborted(
 def test_hanging_transaction_that_its_coordinator_has_committed_is_committed(
     tmp_path: Path,
 ) -> None:
-    """The test cuts the commit marker off the log of a stopped broker, as an unclean election may
-    do."""
     with LocalCluster(1, directory=tmp_path) as cluster, connect(cluster.bootstrap_servers) as bus:
         (broker,), run = cluster.brokers, partial(logbus, cluster.bootstrap_servers)
         topic_id = bus.create_topic("t", partitions=1)
-        with bus.transaction("etl") as transaction:
-            transaction.send("t", b"paid")
-        until(lambda: "CompleteCommit" in run("transactions", "list"), what="the commit's end")
+        commit_paid(bus, run)
         broker.stop()
-        [segment] = tmp_path.glob(f"broker-*/data/{topic_id}-0/*.log")
-        os.truncate(segment, segment.stat().st_size - MARKER_BYTES)
-        # Without these files, the broker takes the shorter log for the whole log.
-        for name in (paths.CLEAN_MARKER, paths.RECOVERY_POINTS):
-            (segment.parents[1] / name).unlink()
+        cut_marker(broker, topic_id)
         broker.start()
         with bus.producer() as sender:
             sender.send("t", b"behind").result(WAIT_S)
@@ -137,8 +164,62 @@ def test_hanging_transaction_that_its_coordinator_has_committed_is_committed(
             )
             words = ("t", "0", "--start-offset", "0", "--yes")
             assert "was committed" in run("transactions", "abort", *words)
-            values: list[bytes | None] = []
-            while len(values) < 2:
-                values += [row.value for row in consumer.poll(WAIT_S)]
-            assert values == [b"paid", b"behind"]
+            assert read(consumer, 2) == [b"paid", b"behind"]
         assert "no transaction hangs" in run("transactions", "hanging", "-t", "t", "--idle", "0")
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_partition_leader_ends_a_hanging_transaction_as_its_coordinator_decided(
+    tmp_path: Path, is_known: bool
+) -> None:
+    with LocalCluster(1, directory=tmp_path) as cluster, connect(cluster.bootstrap_servers) as bus:
+        (broker,), run = cluster.brokers, partial(logbus, cluster.bootstrap_servers)
+        topic_id = bus.create_topic("t", partitions=1)
+        commit_paid(bus, run)
+        state_id = bus.cluster().topics[TRANSACTION_STATE].topic_id
+        broker.stop()
+        cut_marker(broker, topic_id)
+        if not is_known:
+            assert lose_state(broker, state_id) == 6
+        broker.settings |= SEARCHES_SOON
+        broker.start()
+        with bus.producer() as sender:
+            sender.send("t", b"behind").result(WAIT_S)
+        wanted = [b"paid", b"behind"] if is_known else [b"behind"]
+        with bus.consumer("t", start="earliest") as consumer:
+            assert read(consumer, len(wanted)) == wanted
+        ended = "committed, as its coordinator" if is_known else "aborted, because no coordinator"
+        assert f"open from offset 0, hung and is now {ended}" in broker.log.read_text()
+
+
+def test_hanging_transaction_stays_open_while_a_coordinator_is_down(tmp_path: Path) -> None:
+    """Each broker has the only replicas of some partitions of ``__transaction_state``."""
+    config = {"default.replication.factor": "1"}
+    with (
+        LocalCluster(2, directory=tmp_path, config=config) as cluster,
+        connect(cluster.bootstrap_servers) as bus,
+    ):
+        topic_id = bus.create_topic("t", partitions=1)
+        commit_paid(bus, partial(logbus, cluster.bootstrap_servers))
+        topics = bus.cluster().topics
+        leader_id = topics["t"].partitions[0].leader
+        leader, other = sorted(cluster.brokers, key=lambda broker: broker.id != leader_id)
+        for broker in (other, leader):
+            broker.stop()
+            assert lose_state(broker, topics[TRANSACTION_STATE].topic_id) == 3
+        cut_marker(leader, topic_id)
+        leader.settings |= SEARCHES_SOON
+        leader.start()
+        with bus.producer() as sender:
+            sender.send("t", b"behind").result(WAIT_S)
+        with bus.consumer("t", start="earliest") as consumer:
+            until(
+                lambda: (
+                    "open until these partitions of __transaction_state answer"
+                    in leader.log.read_text()
+                ),
+                what="a search",
+            )
+            assert consumer.poll(0.5) == []
+            other.start()
+            assert read(consumer, 1) == [b"behind"]

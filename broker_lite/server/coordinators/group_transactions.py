@@ -61,8 +61,9 @@ Then the producer gets a retriable error."""
 VERIFY_PAUSE_S = 0.01
 """Seconds between a retriable error of the transaction coordinator and the next request to it."""
 TIMEOUTS = 2
-"""Pending offsets are overdue after ``TIMEOUTS`` times ``transaction.max.timeout.ms``. The broker
-then checks whether their transaction has ended, as it should have."""
+"""Pending offsets are overdue after ``TIMEOUTS`` times ``transaction.max.timeout.ms``, and so is a
+transaction that is open in a log. The broker then checks whether the transaction has ended, as it
+should have."""
 REFUSALS = (UnknownServerError, ClusterAuthorizationError, TransactionalIdAuthorizationError)
 """Errors of a transaction coordinator after which the transaction may still be open, so its pending
 offsets remain."""
