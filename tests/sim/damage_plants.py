@@ -24,7 +24,9 @@ from broker_lite.storage.log import Log
 
 __all__ = ["PLANTS", "under"]
 
-PLAIN: Mapping[str, object] = {"rots": False, "loses": False, "segment_ms": 0}
+PLAIN: Mapping[str, object] = {
+    "rots": False, "loses": False, "segment_ms": 0, "searches": False,
+}  # fmt: skip
 ROTS = {**PLAIN, "rots": True}
 LOSES = {**PLAIN, "loses": True}
 _WHERE: dict[str, Mapping[str, object]] = {}

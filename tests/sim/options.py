@@ -54,6 +54,8 @@ class Options:
     """Whether producers use transactions."""
     sinks: bool = True
     """Whether an exactly-once sink writes too, in seeds with transactions."""
+    searches: bool = False
+    """Whether leaders search for hanging transactions."""
     copy_batches: int = 30
     """Batches after which a coordinator copies its state."""
     segment_ms: int = 0
@@ -78,6 +80,7 @@ def draw(seed: int, kinds: Sequence[str], safety_s: float) -> Options:
         administrates=administrates,
         loses=scheduler.stream(seed, "loses").random() < 0.2,
         transacts=scheduler.stream(seed, "transacts").random() < 0.15,
+        searches=scheduler.stream(seed, "searches").random() < 0.5,
         copy_batches=_of(scheduler.stream(seed, "copies"), (2, 30)),
         rots=scheduler.stream(seed, "rots").random() < 0.3,
         segment_ms=_of(scheduler.stream(seed, "segments"), (0, 0, 2_000, 10_000)),

@@ -8,6 +8,7 @@ network, disk and clock, without sockets and threads. All code of the process ru
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.cluster.registry import SUPPORTED_FEATURES, Registry
 from broker_lite.server.coordinators.coordinator_epochs import CoordinatorEpochs
 from broker_lite.server.coordinators.group_coordinator import GroupCoordinator
-from broker_lite.server.coordinators.group_transactions import GroupTransactions
+from broker_lite.server.coordinators.group_transactions import TIMEOUTS, GroupTransactions
+from broker_lite.server.coordinators.hanging_transactions import HangingTransactions
 from broker_lite.server.coordinators.transaction_coordinator import TransactionCoordinator
 from broker_lite.server.coordinators.transaction_markers import MarkerSender
 from broker_lite.server.coordinators.transaction_verifier import TransactionVerifier
@@ -41,6 +43,11 @@ if TYPE_CHECKING:
 
 DIRECTORY = "/data"
 PEER_TIMEOUT_S = 5.0
+SEARCH_S = 0.5
+"""Seconds between two searches for hanging transactions.
+
+Each search asks about the transactions without a change since the search before: long before they
+hang, so that a wrong answer ends a transaction that goes on."""
 
 
 class Process:
@@ -158,6 +165,23 @@ class Process:
         self.registry.on_change(self.replicas.apply)
         self.serving = True
         cluster.loop.create_task(self._keep_house())
+        if cluster.options.searches:
+            cluster.loop.create_task(self._search(self.replicas, self.parts))
+
+    async def _search(self, replicas: ReplicaManager, parts: BrokerContext) -> None:
+        silent_ms = int(SEARCH_S * 1000) // 2
+        hanging = HangingTransactions(
+            dataclasses.replace(self.config, transaction_max_timeout_ms=silent_ms // TIMEOUTS),
+            self.registry,
+            replicas,
+            clock=self.clock,
+            calls=parts.calls,
+            epochs=parts.coordinator_epochs,
+            metrics=parts.metrics,
+        )
+        while True:
+            await asyncio.sleep(SEARCH_S)
+            await hanging.end()
 
     async def _keep_house(self) -> None:
         logs = self.logs

@@ -27,6 +27,7 @@ from broker_lite.storage.transaction_index import TransactionIndex
 from broker_lite.transactions import effects as fx
 from broker_lite.transactions import events as ev
 from broker_lite.transactions import keyed_state
+from broker_lite.transactions.hanging import CoordinatorAnswers, Verdict
 from broker_lite.transactions.keyed_state import DeleteBefore, KeyedState
 from broker_lite.transactions.participant import Participant, Verification
 from broker_lite.transactions.records import OPEN_STATES, TransactionState
@@ -39,6 +40,7 @@ __all__ = ["PLANTS", "TRANSACTION_PLANTS"]
 TRANSACTS = {**PLAIN, "transacts": True}
 SEGMENTS = {**TRANSACTS, "segment_ms": 2_000}
 DEPOSES = {**TRANSACTS, "faults": ("depose_a_coordinator",)}
+SEARCHES = {**TRANSACTS, "searches": True}
 OVERTAKES = {**TRANSACTS, "faults": ("overtake_a_verification",), "fault_pause_s": 1.0}
 _BEFORE = len(PLANTS)
 _DECIDED = OPEN_STATES - {TransactionState.ONGOING}
@@ -304,6 +306,22 @@ def committed_offsets_are_read_before_pending_ones(patch: Patch) -> None:
         return FetchedOffsets(stable, frozenset(rows))
 
     patch.setattr(GroupOffsets, "fetch_stable", fetch)
+
+
+# The next function removes a rule about hanging transactions.
+
+
+@planted(SEARCHES)
+def silent_coordinators_do_not_know_a_transaction(patch: Patch) -> None:
+    """Plant a fault: a leader aborts a transaction that no coordinator knows, although not all
+    coordinators have answered."""
+    judge = CoordinatorAnswers.judge
+
+    def careless(self: CoordinatorAnswers, transaction: Any) -> Verdict:
+        self.missing.clear()
+        return judge(self, transaction)
+
+    patch.setattr(CoordinatorAnswers, "judge", careless)
 
 
 # The next functions remove rules about Spark's exactly-once sink.
