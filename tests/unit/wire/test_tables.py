@@ -338,6 +338,8 @@ def test_list_transactions_request_of_a_broker_has_a_tagged_field() -> None:
     writer = Writer()
     FindTransactionsRequest(producer_id_filters=(7, 8)).encode(writer)
     kind = admin.ListTransactionsRequest
-    message = tables.struct_decoder(kind, kind._struct, 1, True)(Reader(memoryview(writer.buffer)))
+    message = tables.struct_decoder(kind, kind._struct, 1, True)(
+        tables.RequestReader(memoryview(writer.buffer))
+    )
     assert (message.producer_id_filters, message.duration_filter) == ([7, 8], -1)
     assert tables.own_tag(message) is True
