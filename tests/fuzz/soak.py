@@ -26,8 +26,12 @@ from fuzz.targets import INPUTS, TARGETS, Target, quiet
 OUT = Path(__file__).parents[2] / "benchmarks" / "results" / "fuzz.json"
 ALLOCATED_SHARE_MAX = 2
 """The code may allocate this many times the size of an input, plus ``Target.fixed_bytes``."""
-KEPT_MAX = 64
-"""Maximum bytes that the code may keep for each repetition of an input, on average."""
+KEPT_MAX = 128
+"""Maximum bytes that the code may keep for each repetition of an input, on average.
+
+A smaller leak shows in a complete run, which limits the growth of resident memory. A check of a
+signature keeps 60 bytes, in a cache of ``cryptography`` that stops at 5 KB.
+"""
 REPEATED = 8
 """Number of repetitions of an input for which the kept bytes are counted."""
 NOT_COUNTED = [

@@ -66,4 +66,4 @@ def test_fuzz_run_finds_a_leak_of_a_few_bytes_for_each_input(
 ) -> None:
     kept: list[bytes] = []
     with pytest.raises(AssertionError, match="bytes are kept for each input of"):
-        _with_plain_messages(monkeypatch, lambda: kept.append(bytes(100)))
+        _with_plain_messages(monkeypatch, lambda: kept.append(bytes(200)))
