@@ -36,6 +36,11 @@ NOTICE_S = 0.01
 
 After a broker is killed, its clients may notice the death up to 6 ms before other brokers do, and
 franz-go then asks for metadata within 0.5 ms. The wait gives this broker time to notice it too."""
+ROWS_IN_A_TURN = 200
+"""Requested topics that are looked up in one iteration of the event loop.
+
+A request may name 100,000 topics. If the client may not describe them, their denials would block
+the loop for seconds."""
 ALL_WHEN_EMPTY_UNTIL = 0
 """The last version of Metadata in which an empty list, instead of null, asks for all topics."""
 NULL_NAME_FROM = 12
@@ -70,7 +75,12 @@ async def handle(parts: BrokerContext, request: RequestContext, message: Any) ->
         # For an empty list of topics, no other check follows. The dispatcher drops the answer of a
         # handler that has checked no permission, so check one here.
         access.visible(ResourceKind.TOPIC, ())
-        topics = [_wanted(row, snapshot, request, failed) for row in requested]
+        topics = []
+        for first in range(0, len(requested), ROWS_IN_A_TURN):
+            if first:
+                await asyncio.sleep(0)
+            some = requested[first : first + ROWS_IN_A_TURN]
+            topics += [_wanted(row, snapshot, request, failed) for row in some]
     if message.include_topic_authorized_operations:
         for row in topics:
             if not row.error_code:
