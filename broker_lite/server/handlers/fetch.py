@@ -36,8 +36,8 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.cluster_rows import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
-from broker_lite.server.network.quotas import DiskWork
 from broker_lite.server.partitions import ranges
+from broker_lite.server.partitions.disk import DiskWork
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.storage.log import Log
 from broker_lite.wire import fetch as wire

@@ -34,8 +34,7 @@ from broker_lite.server.broker_context import BrokerContext
 from broker_lite.server.handlers.cluster_rows import node_endpoints
 from broker_lite.server.network.connection import ResponseSlot
 from broker_lite.server.network.context import RequestContext
-from broker_lite.server.network.quotas import DiskWork
-from broker_lite.server.partitions.disk import AppendBatch
+from broker_lite.server.partitions.disk import AppendBatch, DiskWork
 from broker_lite.server.partitions.replica import Replica
 from broker_lite.wire import produce as wire
 from broker_lite.wire.api import BY_TOPIC_ID, ApiKey

@@ -6,7 +6,6 @@ nothing from the connection for that time. Requests of other brokers are not cou
 from __future__ import annotations
 
 import math
-import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -77,29 +76,6 @@ Spent = Callable[[float], None]
 
 def uncounted(_seconds: float) -> None:
     """Drop the seconds: no quota limits them."""
-
-
-class DiskWork:
-    """The seconds for which a disk thread works for one request.
-
-    The thread adds to ``seconds``. The event loop reads them after it has the job's result."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def timed(self, function: Callable[[], T]) -> Callable[[], T]:
-        """Return a function that calls ``function`` and counts the time of the call."""
-
-        def run() -> T:
-            began = time.perf_counter()
-            try:
-                return function()
-            finally:
-                self.seconds += time.perf_counter() - began
-
-        return run
 
 
 class ClientQuota:

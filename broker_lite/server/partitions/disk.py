@@ -17,6 +17,7 @@ import asyncio
 import itertools
 import logging
 import threading
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ from broker_lite.replication.events import (
 )
 from broker_lite.server.clock import Clock
 from broker_lite.server.metrics import Metrics
-from broker_lite.server.network.quotas import DiskWork, Spent, uncounted
+from broker_lite.server.network.quotas import Spent, uncounted
 from broker_lite.storage.log import Log
 
 logger = logging.getLogger("logbus.disk")
@@ -64,6 +65,29 @@ STOP_TIMEOUT_S = 30.0
 T = TypeVar("T")
 Done = Callable[[T | None, BaseException | None], None]
 """A function that receives a job's result or exception, on the event loop's thread."""
+
+
+class DiskWork:
+    """The seconds for which a disk thread works for one request.
+
+    The thread adds to ``seconds``. The event loop reads them after it has the job's result."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, function: Callable[[], T]) -> Callable[[], T]:
+        """Return a function that calls ``function`` and counts the time of the call."""
+
+        def run() -> T:
+            began = time.perf_counter()
+            try:
+                return function()
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        return run
 
 
 class AppendBatch(NamedTuple):
