@@ -32,7 +32,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -87,23 +87,28 @@ def commit(bus: Bus, groups: Groups, offset: int) -> None:
 
 
 @contextlib.contextmanager
-def moving(bus: Bus, groups: Groups) -> Iterator[None]:
-    """Commit new offsets of every group at intervals, in a thread, while the context is open."""
+def in_thread(run: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run ``run`` in a thread; set its event when the context closes, and wait for its end."""
     ended = threading.Event()
-
-    def run() -> None:
-        number = 1
-        while not ended.wait(COMMIT_S):
-            number = number % (RECORDS_A_PARTITION - 1) + 1
-            commit(bus, groups, number)
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, args=(ended,))
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+
+
+def moving(bus: Bus, groups: Groups) -> contextlib.AbstractContextManager[None]:
+    """Commit new offsets of every group at intervals, in a thread, while the context is open."""
+
+    def run(ended: threading.Event) -> None:
+        number = 1
+        while not ended.wait(COMMIT_S):
+            number = number % (RECORDS_A_PARTITION - 1) + 1
+            commit(bus, groups, number)
+
+    return in_thread(run)
 
 
 @contextlib.contextmanager
@@ -157,12 +162,10 @@ def pages(cluster: LocalCluster) -> dict[str, Any]:
     return {"pages": found, "pages_largest": largest, **memory}
 
 
-@contextlib.contextmanager
-def sending(bus: Bus, topic: str, rate: int) -> Iterator[None]:
+def sending(bus: Bus, topic: str, rate: int) -> contextlib.AbstractContextManager[None]:
     """Send ``rate`` records a second to a topic, in a thread, while the context is open."""
-    ended = threading.Event()
 
-    def run() -> None:
+    def run(ended: threading.Event) -> None:
         with bus.producer(linger_ms=0) as producer:
             due = time.monotonic()
             while not ended.is_set():
@@ -170,13 +173,7 @@ def sending(bus: Bus, topic: str, rate: int) -> Iterator[None]:
                 due += 1 / rate
                 ended.wait(max(0.0, due - time.monotonic()))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return in_thread(run)
 
 
 @contextlib.contextmanager
